@@ -1,0 +1,1 @@
+"""Grafana boards as code, and publishing them."""

@@ -1,0 +1,1 @@
+"""What it means: curve, bend, verdict, summary. Pure functions over tables; files only at the edge."""

@@ -1,0 +1,48 @@
+"""`run.json`: what the master knows of a run, beside the record logs; the input of every report."""
+
+import msgspec
+
+from tokswarm.traffic.mix import Mix
+from tokswarm.traffic.plan import PlannedStage, TokenFit
+
+
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When a stage really began, stopped sending and was drained (wall clock of the master)."""
+
+    name: str
+    start_unix_ns: int
+    stop_unix_ns: int
+    end_unix_ns: int
+
+
+class LostWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that went silent during the run, with what it had in flight when last heard."""
+
+    worker: str
+    unix_ns: int
+    in_flight: int
+
+
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as planned and as it went. `schema` goes up when a reader would misread it."""
+
+    schema: int = 1
+    run_id: str
+    mix: Mix
+    model: str
+    stages: list[PlannedStage]
+    stage_times: list[StageTimes]
+    """Only of stages that began."""
+    fit: TokenFit
+    content_seed: int
+    workers: list[str]
+    lost_workers: list[LostWorker]
+    missing_windows: int
+    started_unix_ns: int
+    ended_unix_ns: int
+    stopped_by: str
+    """plan (it ran to its end), user, signal, or error."""
+    error: str
+    notes: list[str]
+    """What the preflight found and what the run had to say about itself."""
+    versions: dict[str, str]

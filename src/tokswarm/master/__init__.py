@@ -1,0 +1,1 @@
+"""Run control, the live merge, the run store, Locust's master side."""

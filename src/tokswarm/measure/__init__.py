@@ -1,0 +1,1 @@
+"""What was seen: the request record, histograms, windows, the database schema. Pure."""

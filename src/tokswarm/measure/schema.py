@@ -1,0 +1,184 @@
+"""The database schema: each measurement, tag and field declared once, with type, unit and meaning.
+
+Line protocol, boards, documentation and their tests read this table. Tags are few and low in
+cardinality; ids and texts are fields; a field never changes its type.
+"""
+
+import enum
+from typing import NamedTuple
+
+from tokswarm.measure.histogram import LE_BOUNDS_MS
+
+
+class FieldType(enum.StrEnum):
+    """How a field is written; fixed for the life of the schema."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+    TEXT = "text"
+
+
+class Field(NamedTuple):
+    """One field of a measurement."""
+
+    name: str
+    type: FieldType
+    unit: str
+    meaning: str
+
+
+class Measurement(NamedTuple):
+    """One measurement: what a point of it stands for, its tags and its fields."""
+
+    name: str
+    point: str
+    tags: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+_I, _F, _T = FieldType.INTEGER, FieldType.FLOAT, FieldType.TEXT
+_QUANTILES = ("p50", "p90", "p99")
+
+
+def _percentiles(name: str, what: str, quantiles: tuple[str, ...] = _QUANTILES) -> tuple[Field, ...]:
+    return tuple(Field(f"{name}_{q}_ms", _F, "ms", f"{q[1:]}th percentile of {what}") for q in quantiles)
+
+
+def le_names(prefix: str) -> tuple[str, ...]:
+    """Field names of the coarse buckets of one histogram, in the order of `histogram.le_counts`."""
+    return (*(f"{prefix}_le_{bound}ms" for bound in LE_BOUNDS_MS), f"{prefix}_le_inf")
+
+
+def _le_fields(prefix: str) -> tuple[Field, ...]:
+    return tuple(Field(name, _I, "", f"count in this bucket of {prefix} alone (not cumulative)") for name in le_names(prefix))
+
+
+TOKEN = Measurement(
+    "llm_token",
+    "token arrival (arrivals of one request within 10 µs are one point)",
+    ("run", "worker", "class"),
+    (
+        Field("itl_us", _I, "µs", "gap to the arrival before; absent on a request's first"),
+        Field("n", _I, "tokens", "tokens in this arrival; their sum over a run is its output tokens"),
+        Field("index", _I, "tokens", "tokens of the request that came before this arrival"),
+        Field("request", _I, "", "id of the request"),
+    ),
+)
+
+REQUEST = Measurement(
+    "llm_request",
+    "finished request",
+    ("run", "worker", "class", "stage", "target", "outcome"),
+    (
+        Field("request", _I, "", "id of the request, unique in the run"),
+        Field("ttft_ms", _F, "ms", "sent to first token"),
+        Field("ttfo_ms", _F, "ms", "sent to first token that is not reasoning"),
+        Field("tpot_ms", _F, "ms", "mean time per output token after the first arrival"),
+        Field("e2e_ms", _F, "ms", "sent to done"),
+        Field("headers_ms", _F, "ms", "sent to response head"),
+        Field("connect_ms", _F, "ms", "time to open the connection; absent when one was kept"),
+        Field("schedule_lag_ms", _F, "ms", "actual minus planned start"),
+        Field("queue_wait_ms", _F, "ms", "wait before the server took the request up"),
+        Field("queue_wait_source", _T, "", "server or estimated"),
+        Field("prompt_tokens", _I, "tokens", "prompt tokens as the server counted them"),
+        Field("prompt_tokens_planned", _I, "tokens", "prompt tokens the mix asked for"),
+        Field("max_tokens", _I, "tokens", "limit on output tokens sent with the request"),
+        Field("output_tokens", _I, "tokens", "output tokens"),
+        Field("output_tokens_source", _T, "", "usage, or chunks (an estimate)"),
+        Field("reasoning_tokens", _I, "tokens", "of them reasoning"),
+        Field("cached_tokens", _I, "tokens", "prompt tokens served from the prefix cache"),
+        Field("ideal_cached_tokens", _I, "tokens", "prompt tokens an unlimited cache would have had"),
+        Field("slo_met", _I, "", "1 met every limit of its class, 0 did not; absent without limits"),
+        Field("status", _I, "", "HTTP status"),
+        Field("error", _T, "", "what went wrong, short"),
+        Field("served_by", _T, "", "replica or provider named by the response"),
+        Field("finish_reason", _T, "", "as the server said"),
+        Field("merged_arrivals", _I, "", "arrivals that shared a read with the one before"),
+        Field("itls_us", _T, "µs", "all gaps of the request: base64 of zlib of int64, the first from sent"),
+    ),
+)
+
+WINDOW = Measurement(
+    "llm_window",
+    "worker × class × stage × second",
+    ("run", "worker", "class", "stage"),
+    (
+        Field("started", _I, "requests", "sent"),
+        Field("offered", _I, "requests", "due"),
+        Field("dropped", _I, "requests", "due and never sent"),
+        Field("late", _I, "requests", "sent more than 10 ms late"),
+        Field("finished", _I, "requests", "ended, whatever the outcome"),
+        Field("failed", _I, "requests", "ended with an outcome other than ok"),
+        Field("in_flight", _I, "requests", "sent, not done, at the end of the second"),
+        Field("output_tokens", _I, "tokens", "arrived"),
+        Field("prompt_tokens", _I, "tokens", "of requests that ended ok"),
+        Field("cached_tokens", _I, "tokens", "served from the prefix cache"),
+        Field("ideal_cached_tokens", _I, "tokens", "an unlimited cache would have had"),
+        *_le_fields("ttft"),
+        *_le_fields("itl"),
+        *_le_fields("e2e"),
+    ),
+)
+
+FLEET = Measurement(
+    "llm_fleet",
+    "class (and _all) × stage × second, merged by the master",
+    ("run", "class", "stage"),
+    (
+        Field("workers", _I, "", "workers whose window is in it"),
+        Field("output_tok_per_s", _I, "tokens/s", "output tokens that arrived"),
+        Field("prompt_tok_per_s", _I, "tokens/s", "prompt tokens of requests that ended ok"),
+        Field("offered_per_s", _I, "requests/s", "due"),
+        Field("started_per_s", _I, "requests/s", "sent (achieved rate)"),
+        Field("finished_per_s", _I, "requests/s", "ended, whatever the outcome"),
+        Field("failed_per_s", _I, "requests/s", "ended with an outcome other than ok"),
+        Field("rate_limited_per_s", _I, "requests/s", "refused with 429"),
+        Field("in_flight", _I, "requests", "sent, not done"),
+        Field("dropped", _I, "requests", "due and never sent"),
+        Field("late", _I, "requests", "sent more than 10 ms late"),
+        Field("goodput_per_s", _I, "requests/s", "met the limits of their class"),
+        Field("goodput_ratio", _F, "ratio", "share that met the limits of their class"),
+        Field("cached_ratio", _F, "ratio", "share of prompt tokens served from the prefix cache"),
+        Field("ideal_cached_ratio", _F, "ratio", "the share an unlimited cache would have had"),
+        *_percentiles("ttft", "time to first token"),
+        *_percentiles("itl", "gap between token arrivals"),
+        *_percentiles("e2e", "sent to done"),
+        Field("e2e_mean_ms", _F, "ms", "mean of sent to done (W of Little's law)"),
+        *_percentiles("queue_wait", "queue wait as the server reports it"),
+        Field("schedule_lag_p99_ms", _F, "ms", "99th percentile of actual minus planned start"),
+    ),
+)
+
+WORKER = Measurement(
+    "llm_worker",
+    "worker × second",
+    ("run", "worker"),
+    (
+        Field("loop_lag_p99_ms", _F, "ms", "99th percentile of how late the worker's own 5 ms timer was"),
+        Field("loop_lag_max_ms", _F, "ms", "the longest such lag"),
+        Field("cpu_ratio", _F, "ratio", "CPU time per wall time, 1 = one core"),
+        Field("schedule_lag_p99_ms", _F, "ms", "99th percentile of actual minus planned start"),
+        Field("in_flight", _I, "requests", "sent, not done"),
+        Field("sockets", _I, "", "open connections to the target"),
+        Field("rss_bytes", _I, "bytes", "resident memory"),
+        Field("log_bytes", _I, "bytes", "record log so far"),
+        Field("log_lost", _I, "records", "could not be written to the record log, so far"),
+        Field("sink_backlog_bytes", _I, "bytes", "logged, not yet in the database"),
+        Field("reads", _I, "", "socket reads that brought tokens"),
+        Field("merged_arrivals", _I, "", "token arrivals that shared a read with the one before"),
+        Field("unstamped_arrivals", _I, "", "token arrivals without a kernel stamp"),
+    ),
+)
+
+EVENT = Measurement(
+    "llm_event",
+    "event",
+    ("run", "kind"),
+    (
+        Field("title", _T, "", "one line"),
+        Field("text", _T, "", "what happened"),
+        Field("end_ms", _I, "ms since 1970", "when it ended; absent for an instant"),
+    ),
+)
+
+MEASUREMENTS = (TOKEN, REQUEST, WINDOW, FLEET, WORKER, EVENT)

@@ -1,0 +1,1 @@
+"""The simulated endpoint: a batching queue with a finite KV cache."""

@@ -1,0 +1,1 @@
+"""Where records go: the record log, line protocol, InfluxDB, Parquet."""

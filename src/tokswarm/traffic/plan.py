@@ -1,0 +1,82 @@
+"""The plan of a run and each worker's shard of it: what the master sends and a worker carries out.
+
+Every worker draws the same seeded schedule and takes every n-th ticket of it, so totals, order and
+contents do not depend on how many workers there are.
+"""
+
+import msgspec
+
+from tokswarm.traffic.mix import Mix
+
+
+class ClosedLoop(msgspec.Struct, frozen=True, tag="closed"):
+    """A fixed number of requests in flight over the whole fleet."""
+
+    concurrency: int
+
+
+class OpenLoop(msgspec.Struct, frozen=True, tag="open"):
+    """Arrivals at a rate, whatever the server does."""
+
+    rate_per_s: float
+    arrivals: str
+    """poisson or constant."""
+
+
+class Replay(msgspec.Struct, frozen=True, tag="replay"):
+    """Arrivals and lengths out of a trace."""
+
+    path: str
+    format: str
+    speed: float
+    rows: int | None
+    max_prompt_tokens: int | None
+    max_output_tokens: int | None
+
+
+Load = ClosedLoop | OpenLoop | Replay
+
+
+class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage: sends for `duration_s`, then waits at most `drain_s` for what is open.
+
+    The master gives each stage its start once every worker has drained the one before, so stages
+    never mix and a quick drain costs no time.
+    """
+
+    name: str
+    """Unique in the plan; stages of a sweep are `sweep-8`, `rate-12.5`, …"""
+    load: Load
+    duration_s: float
+    drain_s: float
+    warmup: bool
+
+
+class TokenFit(msgspec.Struct, frozen=True, kw_only=True):
+    """How words of our prompts become tokens of this endpoint: tokens = overhead + tokens_per_word * words."""
+
+    tokens_per_word: float
+    overhead_tokens: float
+    """What the chat template adds to one message."""
+    source: str
+    """tokenize (the server's own), usage (two probes), or assumed."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, ready to be shared out."""
+
+    run_id: str
+    mix: Mix
+    model: str
+    stages: list[PlannedStage]
+    fit: TokenFit
+    content_seed: int
+    """Seeds the text (not the lengths), fresh for each run, so that no run finds the cache of another."""
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's share: tickets worker_index, worker_index + worker_count, …"""
+
+    plan: Plan
+    worker_index: int
+    worker_count: int

@@ -1,0 +1,20 @@
+"""One request to be sent: what the schedule hands to the engine."""
+
+import msgspec
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything decided about a request before it is sent."""
+
+    index: int
+    """Place in the stage's global schedule, the same whatever the number of workers."""
+    class_index: int
+    due_ns: int | None
+    """From the start of the stage; None in a closed loop: as soon as a user is free."""
+    prompt: bytes
+    """The text: ASCII, nothing in it needs escaping in JSON."""
+    prompt_tokens: int
+    """Planned length."""
+    max_tokens: int
+    ideal_cached_tokens: int
+    """Prompt tokens that an unlimited prefix cache would have by now, were all earlier tickets done."""

@@ -1,0 +1,1 @@
+"""What a worker node runs: the arrival engine, the recorder, Locust's worker side."""

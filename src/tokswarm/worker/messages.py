@@ -1,0 +1,109 @@
+"""The messages between master and workers, each one msgpack in one Locust message of its `TYPE`.
+
+Every message carries the run's id; what belongs to another run is dropped. `PROTOCOL` goes up when
+a change would make an older side misread a message.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+from tokswarm.measure.window import Window, WorkerSecond
+from tokswarm.traffic.plan import Shard
+
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Base: a run id and whatever the message says."""
+
+    TYPE: ClassVar[str]
+    run_id: str
+
+
+class PlanMessage(Message):
+    """Master to worker: here is your shard; answer with an Ack, send nothing yet."""
+
+    TYPE: ClassVar[str] = "tok.plan"
+    shard: Shard
+    deadline_s: float
+    """The worker halts by itself this long after the first stage began."""
+
+
+class Ack(Message):
+    """Worker to master: the shard is ready to run, or why it is not."""
+
+    TYPE: ClassVar[str] = "tok.ack"
+    worker: str
+    wall_unix_ns: int
+    """The worker's clock when it answered; shows a skew beyond the round trip."""
+    error: str = ""
+
+
+class StageGo(Message):
+    """Master to worker: run this stage from this instant of your wall clock."""
+
+    TYPE: ClassVar[str] = "tok.stage"
+    index: int
+    start_unix_ns: int
+
+
+class StageDone(Message):
+    """Worker to master: this stage is drained."""
+
+    TYPE: ClassVar[str] = "tok.stage_done"
+    worker: str
+    index: int
+    finished: int
+    aborted: int
+    """Requests given up at the end of the drain."""
+
+
+class Stop(Message):
+    """Master to worker: end the run now (`drain_s` for what is open) and send a Final."""
+
+    TYPE: ClassVar[str] = "tok.stop"
+    drain_s: float
+    reason: str
+
+
+class Second(Message):
+    """Worker to master, each second."""
+
+    TYPE: ClassVar[str] = "tok.second"
+    window: Window
+    health: WorkerSecond
+
+
+class Final(Message):
+    """Worker to master: all requests are recorded and the log is closed."""
+
+    TYPE: ClassVar[str] = "tok.final"
+    worker: str
+    records: int
+    output_tokens: int
+    log_bytes: int
+    log_lost: int
+    sink_written: int
+    """Points delivered to the database."""
+    sink_backlog_bytes: int
+    """Still in the log, undelivered."""
+    sink_error: str = ""
+    error: str = ""
+
+
+class Fetch(Message):
+    """Master to worker: send this piece of your record log."""
+
+    TYPE: ClassVar[str] = "tok.fetch"
+    offset: int
+    limit_bytes: int
+
+
+class Chunk(Message):
+    """Worker to master: a piece of the record log; empty at its end."""
+
+    TYPE: ClassVar[str] = "tok.chunk"
+    worker: str
+    offset: int
+    data: bytes
