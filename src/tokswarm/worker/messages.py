@@ -21,6 +21,36 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
+class Ping(Message):
+    """Worker to master, each second, run or not: I am here. `run_id` is the run under way, or empty."""
+
+    TYPE: ClassVar[str] = "tok.ping"
+    worker: str
+    host: str
+    protocol: int
+    version: str
+    epoch: str
+    """The master's epoch as the worker knows it; empty: it knows none."""
+    wall_unix_ns: int
+    """The worker's clock; the least difference seen shows how far the clocks are apart."""
+
+
+class Welcome(Message):
+    """Master to worker: I am the master of this epoch (drawn at its start); `run_id` is empty."""
+
+    TYPE: ClassVar[str] = "tok.welcome"
+    epoch: str
+    register: bool
+    """Locust's side of the master does not know the worker: send `client_ready` again."""
+
+
+class Refused(Message):
+    """Master to worker: this fleet cannot use you; end, and do not come back unchanged. `run_id` is empty."""
+
+    TYPE: ClassVar[str] = "tok.refused"
+    reason: str
+
+
 class PlanMessage(Message):
     """Master to worker: here is your shard; answer with an Ack, send nothing yet."""
 
