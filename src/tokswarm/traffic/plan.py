@@ -23,15 +23,28 @@ class OpenLoop(msgspec.Struct, frozen=True, tag="open"):
     """poisson or constant."""
 
 
-class Replay(msgspec.Struct, frozen=True, tag="replay"):
-    """Arrivals and lengths out of a trace."""
+class Replay(msgspec.Struct, frozen=True, kw_only=True, tag="replay"):
+    """Arrivals and lengths out of a trace, whole, so that a worker needs no file; `replay` packs and unpacks it."""
 
-    path: str
-    format: str
-    speed: float
-    rows: int | None
-    max_prompt_tokens: int | None
-    max_output_tokens: int | None
+    trace: str
+    """As the mix names it; keeps blocks of different traces apart."""
+    rows: int
+    last_due_ns: int
+    """From the start of the stage, as scaled."""
+    block_tokens: int
+    columns: bytes
+    prompts_cut: int
+    """Rows whose prompt was longer than `max_prompt_tokens`."""
+    outputs_cut: int
+    """Rows whose answer was longer than `max_output_tokens`."""
+
+    @property
+    def note(self) -> str:
+        """What was cut, for the run's notes; empty when nothing was."""
+        cut = [
+            f"{count} {what}" for count, what in ((self.prompts_cut, "prompts"), (self.outputs_cut, "outputs")) if count
+        ]
+        return f"{self.trace}: of {self.rows} rows, cut to the mix's limits: {' and '.join(cut)}" if cut else ""
 
 
 Load = ClosedLoop | OpenLoop | Replay

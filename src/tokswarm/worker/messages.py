@@ -4,12 +4,15 @@ Every message carries the run's id; what belongs to another run is dropped. `PRO
 a change would make an older side misread a message.
 """
 
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from tokswarm.errors import FleetError
 from tokswarm.measure.window import Window, WorkerSecond
 from tokswarm.traffic.plan import Shard
+from tokswarm.traffic.units import dec_hook, enc_hook
 
 PROTOCOL = 1
 
@@ -21,7 +24,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
-class Ping(Message):
+class Ping(Message, frozen=True, kw_only=True):
     """Worker to master, each second, run or not: I am here. `run_id` is the run under way, or empty."""
 
     TYPE: ClassVar[str] = "tok.ping"
@@ -35,7 +38,7 @@ class Ping(Message):
     """The worker's clock; the least difference seen shows how far the clocks are apart."""
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True, kw_only=True):
     """Master to worker: I am the master of this epoch (drawn at its start); `run_id` is empty."""
 
     TYPE: ClassVar[str] = "tok.welcome"
@@ -44,14 +47,14 @@ class Welcome(Message):
     """Locust's side of the master does not know the worker: send `client_ready` again."""
 
 
-class Refused(Message):
+class Refused(Message, frozen=True, kw_only=True):
     """Master to worker: this fleet cannot use you; end, and do not come back unchanged. `run_id` is empty."""
 
     TYPE: ClassVar[str] = "tok.refused"
     reason: str
 
 
-class PlanMessage(Message):
+class PlanMessage(Message, frozen=True, kw_only=True):
     """Master to worker: here is your shard; answer with an Ack, send nothing yet."""
 
     TYPE: ClassVar[str] = "tok.plan"
@@ -60,7 +63,7 @@ class PlanMessage(Message):
     """The worker halts by itself this long after the first stage began."""
 
 
-class Ack(Message):
+class Ack(Message, frozen=True, kw_only=True):
     """Worker to master: the shard is ready to run, or why it is not."""
 
     TYPE: ClassVar[str] = "tok.ack"
@@ -70,7 +73,7 @@ class Ack(Message):
     error: str = ""
 
 
-class StageGo(Message):
+class StageGo(Message, frozen=True, kw_only=True):
     """Master to worker: run this stage from this instant of your wall clock."""
 
     TYPE: ClassVar[str] = "tok.stage"
@@ -78,7 +81,7 @@ class StageGo(Message):
     start_unix_ns: int
 
 
-class StageDone(Message):
+class StageDone(Message, frozen=True, kw_only=True):
     """Worker to master: this stage is drained."""
 
     TYPE: ClassVar[str] = "tok.stage_done"
@@ -89,7 +92,7 @@ class StageDone(Message):
     """Requests given up at the end of the drain."""
 
 
-class Stop(Message):
+class Stop(Message, frozen=True, kw_only=True):
     """Master to worker: end the run now (`drain_s` for what is open) and send a Final."""
 
     TYPE: ClassVar[str] = "tok.stop"
@@ -97,7 +100,7 @@ class Stop(Message):
     reason: str
 
 
-class Second(Message):
+class Second(Message, frozen=True, kw_only=True):
     """Worker to master, each second."""
 
     TYPE: ClassVar[str] = "tok.second"
@@ -105,7 +108,7 @@ class Second(Message):
     health: WorkerSecond
 
 
-class Final(Message):
+class Final(Message, frozen=True, kw_only=True):
     """Worker to master: all requests are recorded and the log is closed."""
 
     TYPE: ClassVar[str] = "tok.final"
@@ -122,7 +125,7 @@ class Final(Message):
     error: str = ""
 
 
-class Fetch(Message):
+class Fetch(Message, frozen=True, kw_only=True):
     """Master to worker: send this piece of your record log."""
 
     TYPE: ClassVar[str] = "tok.fetch"
@@ -130,10 +133,38 @@ class Fetch(Message):
     limit_bytes: int
 
 
-class Chunk(Message):
+class Chunk(Message, frozen=True, kw_only=True):
     """Worker to master: a piece of the record log; empty at its end."""
 
     TYPE: ClassVar[str] = "tok.chunk"
     worker: str
     offset: int
     data: bytes
+
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """A message as msgpack."""
+    return _ENCODER.encode(message)
+
+
+def decode(type_: type[M], data: bytes) -> M:
+    """Read a message back. FleetError for bytes that are not one, as from a worker of another version."""
+    try:
+        message: M = _decoder(type_).decode(data)
+    except msgspec.MsgspecError as error:
+        raise FleetError(
+            f"a {type_.__name__} message of {len(data)} bytes cannot be read: {error}",
+            hint="run the same version of tokswarm on the master and on every worker",
+        ) from error
+    return message
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=enc_hook)
+
+
+@cache
+def _decoder(type_: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(type_, dec_hook=dec_hook)

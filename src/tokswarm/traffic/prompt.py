@@ -1,0 +1,125 @@
+"""Writes prompts of an asked token length, fast enough for the hot path.
+
+One pool of running text is made when the writer is; a text is then a nonce, which spells its key
+in words, and a slice of the pool. A prefix cache hashes from the first token on, so the nonce
+alone makes the whole text unknown to it, or known, as its key is new or not.
+"""
+
+import random
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from zlib import crc32
+
+from tokswarm.traffic.plan import TokenFit
+from tokswarm.traffic.seed import mixed_seed
+from tokswarm.traffic.words import WORDS
+
+POOL_WORDS = 200_000
+"""Longer texts run through the pool more than once."""
+
+BLOCK_CACHE_TEXTS = 4096
+"""Block texts kept; about 12 MB at 512 tokens each. The oldest goes first."""
+
+_NONCE_WORDS = 7
+"""Enough words to spell all 64 bits of a key."""
+_NONCE = tuple(word.encode() for word in WORDS)
+_POOL, _PREFIX, _BLOCK, _UNIQUE = range(4)
+
+
+class PromptWriter:
+    """Texts for one run and one endpoint. ASCII, nothing in them needs escaping in JSON."""
+
+    def __init__(self, fit: TokenFit, content_seed: int) -> None:
+        if fit.tokens_per_word <= 0:
+            raise ValueError(f"tokens_per_word is {fit.tokens_per_word}, expected a number above 0")
+        self._fit = fit
+        rng = random.Random(mixed_seed(content_seed, _POOL))  # noqa: S311 - text to be told apart, not to be secret
+        self._pool, self._starts = _running_text(rng)
+        self._prefix_seed = mixed_seed(content_seed, _PREFIX)
+        self._block_seed = mixed_seed(content_seed, _BLOCK)
+        self._unique_seed = mixed_seed(content_seed, _UNIQUE)
+        self._blocks: dict[tuple[int, int, int], bytes] = {}
+
+    def unique(self, tokens: int, key: tuple[int, int]) -> bytes:
+        """A whole prompt of `tokens` that shares its start with no other key's."""
+        return self._text(self._content_words(tokens), mixed_seed(self._unique_seed, *key))
+
+    def with_prefix(
+        self, tokens: int, key: tuple[int, int], *, prefix_tokens: int, class_index: int, group: int
+    ) -> bytes:
+        """A whole prompt of `tokens` that begins with its group's text; a shorter one is only the start of that."""
+        total = self._content_words(tokens)
+        prefix_words = min(total, max(1, round(prefix_tokens / self._fit.tokens_per_word)))
+        prefix = self._text(prefix_words, mixed_seed(self._prefix_seed, class_index, group))
+        if prefix_words == total:
+            return prefix
+        return prefix + b" " + self._text(total - prefix_words, mixed_seed(self._unique_seed, *key))
+
+    def whole_blocks(self, tokens: int, block_tokens: int, known: int) -> int:
+        """How many of the `known` leading blocks fit whole into a prompt of `tokens`."""
+        return min(known, self._content_words(tokens) // self._block_words(block_tokens))
+
+    def with_blocks(
+        self, tokens: int, key: tuple[int, int], *, trace: str, block_tokens: int, blocks: Sequence[int]
+    ) -> bytes:
+        """A whole prompt of `tokens` out of the texts of its `blocks` (as many as fit whole) and a unique tail."""
+        words = self._block_words(block_tokens)
+        total = self._content_words(tokens)
+        whole = min(len(blocks), total // words)
+        trace_key = crc32(trace.encode())
+        pieces = [self._block(trace_key, block, words) for block in blocks[:whole]]
+        if total > whole * words:
+            pieces.append(self._text(total - whole * words, mixed_seed(self._unique_seed, *key)))
+        return b" ".join(pieces)
+
+    def words(self, count: int, key: tuple[int, int]) -> bytes:
+        """Exactly `count` words that no other key has: what a probe sends to find the fit itself."""
+        return self._text(count, mixed_seed(self._unique_seed, *key))
+
+    def _content_words(self, tokens: int) -> int:
+        return max(1, round((tokens - self._fit.overhead_tokens) / self._fit.tokens_per_word))
+
+    def _block_words(self, block_tokens: int) -> int:
+        return max(1, round(block_tokens / self._fit.tokens_per_word))
+
+    def _block(self, trace_key: int, block: int, words: int) -> bytes:
+        key = (trace_key, block, words)
+        text = self._blocks.get(key)
+        if text is None:
+            text = self._text(words, mixed_seed(self._block_seed, trace_key, block))
+            if len(self._blocks) >= BLOCK_CACHE_TEXTS:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[key] = text
+        return text
+
+    def _text(self, words: int, key: int) -> bytes:
+        # hot: no work per word but the nonce's (tests/unit/traffic/test_prompt.py holds it to the pool)
+        pieces = []
+        rest = key
+        for _ in range(min(words, _NONCE_WORDS)):
+            rest, digit = divmod(rest, len(_NONCE))
+            pieces.append(_NONCE[digit])
+        remaining = words - _NONCE_WORDS
+        start = mixed_seed(key) % POOL_WORDS
+        while remaining > 0:
+            end = min(start + remaining, POOL_WORDS)
+            pieces.append(self._pool[self._starts[start] : self._starts[end] - 1])
+            remaining -= end - start
+            start = 0
+        return b" ".join(pieces)
+
+
+def _running_text(rng: random.Random) -> tuple[bytes, "array[int]"]:
+    """The pool, and where each of its words begins (and one past the end, for the last word's)."""
+    words = rng.choices(WORDS, k=POOL_WORDS)
+    at = 0
+    while at < POOL_WORDS:
+        words[at] = words[at].capitalize()
+        length = rng.randint(8, 14)
+        comma, end = at + length // 2, min(at + length, POOL_WORDS) - 1
+        if comma < end:
+            words[comma] += ","
+        words[end] += "."
+        at += length
+    return " ".join(words).encode(), array("I", accumulate((len(word) + 1 for word in words), initial=0))

@@ -1,0 +1,106 @@
+"""A trace on its way to the workers: cut and scaled by the master, packed into the plan, unpacked by each worker.
+
+The columns go as differences, deflated: block ids mostly count upwards, so 20,000 rows of a
+Mooncake trace take well under a megabyte.
+"""
+
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from tokswarm.traffic.mix import TraceSource
+from tokswarm.traffic.plan import Replay
+from tokswarm.traffic.trace import BLOCK_TOKENS, TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRows:
+    """The rows of a replay in columns."""
+
+    due_ns: Sequence[int]
+    prompt_tokens: Sequence[int]
+    output_tokens: Sequence[int]
+    block_starts: Sequence[int]
+    """Row k's blocks are `blocks[block_starts[k]:block_starts[k + 1]]`."""
+    blocks: Sequence[int]
+
+    def blocks_of(self, row: int) -> Sequence[int]:
+        """Ids of the leading blocks of a row's prompt."""
+        return self.blocks[self.block_starts[row] : self.block_starts[row + 1]]
+
+
+def cut_replay(rows: Sequence[TraceRow], source: TraceSource, *, duration_ns: int | None) -> Replay:
+    """Apply the source's speed, rows and token limits, and the stage's end, to a trace."""
+    due_ns: list[int] = []
+    prompts: list[int] = []
+    outputs: list[int] = []
+    counts: list[int] = []
+    blocks: list[int] = []
+    prompts_cut = outputs_cut = 0
+    for row in rows[: source.rows]:
+        offset_ns = round(row.offset_ns / source.speed)
+        if duration_ns is not None and offset_ns >= duration_ns:
+            break
+        prompt = _capped(row.prompt_tokens, source.max_prompt_tokens)
+        output = _capped(row.output_tokens, source.max_output_tokens)
+        prompts_cut += prompt < row.prompt_tokens
+        outputs_cut += output < row.output_tokens
+        kept = row.blocks[: -(-prompt // BLOCK_TOKENS)]
+        due_ns.append(offset_ns)
+        prompts.append(prompt)
+        outputs.append(output)
+        counts.append(len(kept))
+        blocks.extend(kept)
+    columns = _packed("q", _differences(due_ns))
+    columns += _packed("i", prompts) + _packed("i", outputs) + _packed("i", counts)
+    columns += _packed("i", _differences(blocks))
+    return Replay(
+        trace=source.file,
+        rows=len(due_ns),
+        last_due_ns=due_ns[-1] if due_ns else 0,
+        block_tokens=BLOCK_TOKENS,
+        columns=zlib.compress(columns),
+        prompts_cut=prompts_cut,
+        outputs_cut=outputs_cut,
+    )
+
+
+def replay_rows(replay: Replay) -> ReplayRows:
+    """Unpack what `cut_replay` packed."""
+    packed = memoryview(zlib.decompress(replay.columns))
+    rows = replay.rows
+    due_end, prompt_end, output_end, count_end = (rows * size for size in (8, 12, 16, 20))
+    return ReplayRows(
+        due_ns=list(accumulate(_unpacked("q", packed[:due_end]))),
+        prompt_tokens=_unpacked("i", packed[due_end:prompt_end]),
+        output_tokens=_unpacked("i", packed[prompt_end:output_end]),
+        block_starts=list(accumulate(_unpacked("i", packed[output_end:count_end]), initial=0)),
+        blocks=list(accumulate(_unpacked("i", packed[count_end:]))),
+    )
+
+
+def _capped(tokens: int, most: int | None) -> int:
+    return tokens if most is None else min(tokens, most)
+
+
+def _differences(values: Sequence[int]) -> Iterable[int]:
+    return (later - sooner for sooner, later in pairwise((0, *values)))
+
+
+def _packed(code: str, values: Iterable[int]) -> bytes:
+    """Little-endian on every machine."""
+    column = array(code, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpacked(code: str, data: memoryview) -> "array[int]":
+    column: array[int] = array(code)
+    column.frombytes(data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

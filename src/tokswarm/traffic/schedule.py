@@ -1,0 +1,169 @@
+"""Turns a plan into tickets: for each request of a stage its class, due time, lengths and text.
+
+A ticket depends on the mix's seed, the stage and its index alone, so the same requests are sent at
+the same times by any number of workers; worker k of n takes indices k, k + n, k + 2n, …
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+
+from tokswarm.traffic.arrivals import constant_offsets_ns, poisson_offsets_ns
+from tokswarm.traffic.distribution import Sampler, Weighted
+from tokswarm.traffic.mix import Mix, SharedPrefix, TrafficClass
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, Replay
+from tokswarm.traffic.prompt import PromptWriter
+from tokswarm.traffic.replay import ReplayRows, replay_rows
+from tokswarm.traffic.seed import mixed_seed
+from tokswarm.traffic.ticket import Ticket
+
+_ARRIVALS, _TICKETS = range(2)
+REPLAY_CLASS_INDEX = 0
+"""Requests of a trace count for the mix's first class, with its limits; their lengths come from the trace."""
+
+
+def concurrency_share(total: int, worker_index: int, worker_count: int) -> int:
+    """This worker's part of a global number in flight; the parts add up to it."""
+    share, rest = divmod(total, worker_count)
+    return share + (worker_index < rest)
+
+
+class TicketSource:
+    """The tickets of one worker for one run, stage after stage.
+
+    It remembers which prefixes this worker has used; ask for the stages in the order they run.
+    """
+
+    def __init__(self, plan: Plan, worker_index: int, worker_count: int) -> None:
+        if not 0 <= worker_index < worker_count:
+            raise ValueError(f"worker_index is {worker_index}, expected 0 to {worker_count - 1}")
+        self._plan = plan
+        self._worker_index = worker_index
+        self._worker_count = worker_count
+        self._writer = PromptWriter(plan.fit, plan.content_seed)
+        self._pick_class = Weighted([one.weight for one in plan.mix.classes])
+        self._classes = [_ClassDraws(one) for one in plan.mix.classes]
+        self._replays: dict[int, ReplayRows] = {
+            index: replay_rows(stage.load) for index, stage in enumerate(plan.stages) if isinstance(stage.load, Replay)
+        }
+        self._prefix_used: dict[tuple[int, int], int] = {}
+        self._blocks_used: dict[str, set[int]] = {}
+
+    def tickets(self, stage_index: int) -> Iterator[Ticket]:
+        """This worker's tickets in order: endless in a closed loop, else until the stage or its trace ends."""
+        stage = self._plan.stages[stage_index]
+        match stage.load:
+            case ClosedLoop():
+                return self._closed(stage_index)
+            case OpenLoop() as load:
+                return self._open(stage_index, load, round(stage.duration_s * 1e9))
+            case Replay() as replay:
+                return self._replay(stage_index, replay, round(stage.duration_s * 1e9))
+
+    def _closed(self, stage_index: int) -> Iterator[Ticket]:
+        draw = self._draw(stage_index)
+        for index in count(self._worker_index, self._worker_count):
+            yield draw(index, None)
+
+    def _open(self, stage_index: int, load: OpenLoop, end_ns: int) -> Iterator[Ticket]:
+        draw = self._draw(stage_index)
+        for index, due_ns in enumerate(_offsets_ns(self._plan.mix, stage_index, load)):
+            if due_ns >= end_ns:
+                return
+            if index % self._worker_count == self._worker_index:
+                yield draw(index, due_ns)
+
+    def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Ticket]:
+        rows = self._replays[stage_index]
+        used = self._blocks_used.setdefault(replay.trace, set())
+        for index, due_ns in enumerate(rows.due_ns):
+            if due_ns >= end_ns:
+                return
+            tokens = rows.prompt_tokens[index]
+            known = rows.blocks_of(index)
+            blocks = known[: self._writer.whole_blocks(tokens, replay.block_tokens, len(known))]
+            if index % self._worker_count == self._worker_index:
+                yield Ticket(
+                    index=index,
+                    class_index=REPLAY_CLASS_INDEX,
+                    due_ns=due_ns,
+                    prompt=self._writer.with_blocks(
+                        tokens,
+                        (stage_index, index),
+                        trace=replay.trace,
+                        block_tokens=replay.block_tokens,
+                        blocks=blocks,
+                    ),
+                    prompt_tokens=tokens,
+                    max_tokens=rows.output_tokens[index],
+                    ideal_cached_tokens=min(tokens, _leading_run(blocks, used) * replay.block_tokens),
+                )
+            used.update(blocks)
+
+    def _draw(self, stage_index: int) -> Callable[[int, int | None], Ticket]:
+        seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
+        rng = random.Random()  # noqa: S311 - reseeded for each ticket, to be reproducible
+
+        def draw(index: int, due_ns: int | None) -> Ticket:
+            rng.seed(mixed_seed(seed, index))
+            return self._drawn(rng, stage_index, index, due_ns)
+
+        return draw
+
+    def _drawn(self, rng: random.Random, stage_index: int, index: int, due_ns: int | None) -> Ticket:
+        class_index = self._pick_class.draw(rng)
+        draws = self._classes[class_index]
+        tokens = draws.prompt_tokens.draw(rng)
+        max_tokens = draws.max_tokens.draw(rng)
+        ideal = 0
+        key = (stage_index, index)
+        if draws.prefix is None or draws.group is None:
+            prompt = self._writer.unique(tokens, key)
+        else:
+            group = draws.group.draw(rng)
+            prefix_tokens = min(draws.prefix.tokens, tokens)
+            used = self._prefix_used.get((class_index, group), 0)
+            ideal = min(used, prefix_tokens)
+            self._prefix_used[class_index, group] = max(used, prefix_tokens)
+            prompt = self._writer.with_prefix(
+                tokens, key, prefix_tokens=draws.prefix.tokens, class_index=class_index, group=group
+            )
+        return Ticket(
+            index=index,
+            class_index=class_index,
+            due_ns=due_ns,
+            prompt=prompt,
+            prompt_tokens=tokens,
+            max_tokens=max_tokens,
+            ideal_cached_tokens=ideal,
+        )
+
+
+class _ClassDraws:
+    """What is drawn for each request of one class."""
+
+    def __init__(self, traffic_class: TrafficClass) -> None:
+        self.prompt_tokens = Sampler(traffic_class.prompt.tokens)
+        self.max_tokens = Sampler(traffic_class.output.max_tokens)
+        self.prefix = traffic_class.prompt.shared_prefix
+        self.group = None if self.prefix is None else _popularity(self.prefix)
+
+
+def _offsets_ns(mix: Mix, stage_index: int, load: OpenLoop) -> Iterator[int]:
+    if load.arrivals == "constant":
+        return constant_offsets_ns(load.rate_per_s)
+    rng = random.Random(mixed_seed(mix.seed, _ARRIVALS, stage_index))  # noqa: S311 - a reproducible schedule
+    return poisson_offsets_ns(load.rate_per_s, rng)
+
+
+def _popularity(prefix: SharedPrefix) -> Weighted:
+    return Weighted([rank**-prefix.popularity.zipf for rank in range(1, prefix.groups + 1)])
+
+
+def _leading_run(blocks: Sequence[int], used: set[int]) -> int:
+    run = 0
+    for block in blocks:
+        if block not in used:
+            break
+        run += 1
+    return run
