@@ -1,0 +1,60 @@
+"""`python -m tokswarm.grafana.build DIR`: write the boards' JSON, the same bytes each time.
+
+Needs the extra `boards` (grafana-foundation-sdk). What it writes is kept in `dashboards/` and ships with
+tokswarm, so that using the boards needs neither.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from tokswarm.grafana.cache_churn import cache_churn
+from tokswarm.grafana.overview import overview
+from tokswarm.grafana.queue_wait import queue_wait
+
+BOARDS = {"overview.json": overview, "queue-wait.json": queue_wait, "cache-churn.json": cache_churn}
+"""File name to the function that builds it."""
+
+
+def render(dashboard: Dashboard) -> str:
+    """The board as text: `id` is null, because Grafana gives it, and keys keep the SDK's order."""
+    payload = {"id": None, **dashboard.to_json()}
+    return json.dumps(payload, cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
+
+
+def build_all() -> dict[str, str]:
+    """File name to content, for every board."""
+    return {name: render(build()) for name, build in BOARDS.items()}
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; end with 1 when a file is missing or differs.")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+def main(directory: Path, *, check: bool) -> None:
+    """Write every board into DIRECTORY.
+
+    \b
+    python -m tokswarm.grafana.build dashboards
+    python -m tokswarm.grafana.build --check dashboards
+    """
+    stale = []
+    for name, text in build_all().items():
+        path = directory / name
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if stale:
+        click.echo(f"{'differs' if check else 'written'}: {', '.join(stale)}", err=True)
+    if stale and check:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
