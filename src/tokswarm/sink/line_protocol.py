@@ -112,10 +112,12 @@ def _gaps_us(record: RequestRecord) -> Iterator[bytes]:
 
 
 def escape_tag(value: str) -> str:
-    """A tag value as line protocol writes it; control characters become blanks, so that a point stays a line."""
-    escaped = _CONTROL.sub(" ", value).translate(_KEY_ESCAPES)
-    # A backslash at the end would take the comma after it; the official client appends a blank too.
-    return f"{escaped} " if escaped.endswith("\\") else escaped
+    """A tag value as line protocol writes it.
+
+    Control characters become blanks, so that a point stays a line; backslashes become slashes, since
+    servers differ on what one before a comma or at the end of a tag means.
+    """
+    return _CONTROL.sub(" ", value).replace("\\", "/").translate(_KEY_ESCAPES)
 
 
 def escape_text(value: str) -> str:
