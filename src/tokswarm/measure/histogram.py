@@ -12,7 +12,7 @@ Buckets = dict[int, int]
 """Bucket index to count: the sparse form that travels between processes."""
 
 BUCKET_COUNT = 64 * 48
-"""Enough for 2**54 ns, 208 days."""
+"""Enough for 2**53 ns, 104 days; longer durations count in the last bucket."""
 
 
 def bucket_of(value_ns: int) -> int:
@@ -20,7 +20,7 @@ def bucket_of(value_ns: int) -> int:
     if value_ns < 64:
         return max(value_ns, 0)
     shift = value_ns.bit_length() - 7
-    return (shift << 6) + (value_ns >> shift)
+    return min((shift << 6) + (value_ns >> shift), BUCKET_COUNT - 1)
 
 
 def bucket_bounds_ns(index: int) -> tuple[int, int]:

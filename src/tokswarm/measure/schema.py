@@ -50,7 +50,9 @@ def le_names(prefix: str) -> tuple[str, ...]:
 
 
 def _le_fields(prefix: str) -> tuple[Field, ...]:
-    return tuple(Field(name, _I, "", f"count in this bucket of {prefix} alone (not cumulative)") for name in le_names(prefix))
+    return tuple(
+        Field(name, _I, "", f"count in this bucket of {prefix} alone (not cumulative)") for name in le_names(prefix)
+    )
 
 
 TOKEN = Measurement(

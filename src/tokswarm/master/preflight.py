@@ -1,0 +1,161 @@
+"""Looks at the endpoint before any load: does it answer, which model, and how do our words become its tokens.
+
+Everything goes the way the load will go: same address, headers, key and parser.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import msgspec
+
+from tokswarm.errors import PreflightError
+from tokswarm.measure.record import Outcome
+from tokswarm.traffic.mix import Mix
+from tokswarm.traffic.plan import TokenFit
+from tokswarm.traffic.prompt import PromptWriter
+from tokswarm.wire.api import RequestWriter, plain_request
+from tokswarm.wire.client import LoadClient
+from tokswarm.wire.exchange import Exchange
+from tokswarm.wire.target import ResolvedTarget
+
+ANSWER_TIMEOUT_S = 30.0
+"""For each probe; a cold endpoint may compile for a while."""
+
+SHORT_WORDS, LONG_WORDS = 8, 200
+PROBE_TOKENS = 4
+
+ASSUMED_FIT = TokenFit(tokens_per_word=1.3, overhead_tokens=8.0, source="assumed")
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and what the run should say about it."""
+
+    model: str
+    fit: TokenFit
+    notes: list[str]
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Tokenized(msgspec.Struct):
+    count: int
+
+
+def preflight(mix: Mix) -> Preflight:
+    """Probe the mix's target. PreflightError says what was tried and what came; ConfigError for a bad key."""
+    target = ResolvedTarget(mix.target)
+    with _client(target) as client:
+        notes: list[str] = []
+        model = _model(client, mix, notes)
+        writer = RequestWriter(target, model)
+        texts = PromptWriter(ASSUMED_FIT, content_seed=0)
+        short, long = (texts.words(count, (count, count)) for count in (SHORT_WORDS, LONG_WORDS))
+        prompt_tokens = [_generate(client, writer, mix, text) for text in (short, long)]
+        fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
+        if fit is None:
+            fit = ASSUMED_FIT
+            notes.append(
+                f"{mix.target.base_url} reports no prompt tokens and has no /tokenize: prompt lengths assume "
+                f"{fit.tokens_per_word} tokens a word"
+            )
+        return Preflight(model=model, fit=fit, notes=notes)
+
+
+@contextlib.contextmanager
+def _client(target: ResolvedTarget) -> Iterator[LoadClient]:
+    client = LoadClient(target)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _model(client: LoadClient, mix: Mix, notes: list[str]) -> str:
+    """The mix's model, or the first that the endpoint lists."""
+    path = f"{client.target.path}/models"
+    answer = client.ask(plain_request(client.target, "GET", path), timeout_s=ANSWER_TIMEOUT_S)
+    tried = f"GET http://{client.target.name}{path}"
+    if answer.status is None:
+        raise PreflightError(
+            f"the endpoint does not answer: {tried}: {answer.error}",
+            hint="start the endpoint, or correct target.base_url (or OPENAI_BASE_URL)",
+        )
+    if answer.status in (401, 403):
+        raise PreflightError(
+            f"the endpoint refuses the key: {tried}: {answer.error}",
+            hint="set target.key to env:NAME or file:PATH of a key that it accepts",
+        )
+    listed: list[str] = []
+    with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
+        listed = [model.id for model in msgspec.json.decode(answer.raw_body, type=_Models).data]
+    if mix.target.model is not None:
+        if listed and mix.target.model not in listed:
+            notes.append(f"the endpoint does not list the model {mix.target.model!r}; it lists {', '.join(listed[:5])}")
+        return mix.target.model
+    if not listed:
+        raise PreflightError(
+            f"no model to ask for: {tried} answered {answer.status} without a list of models",
+            hint="name the model as target.model; or is target.base_url missing its /v1?",
+        )
+    return listed[0]
+
+
+def _generate(client: LoadClient, writer: RequestWriter, mix: Mix, text: bytes) -> int | None:
+    """One small generation, as the load sends them; the prompt tokens it reports."""
+    answer = client.ask(
+        writer.write(text, max_tokens=PROBE_TOKENS, ignore_eos=any(each.output.ignore_eos for each in mix.classes)),
+        timeout_s=ANSWER_TIMEOUT_S,
+    )
+    if answer.outcome is not Outcome.OK:
+        raise PreflightError(
+            f"a probe of {PROBE_TOKENS} tokens to {mix.target.base_url} ended as {answer.outcome}: {answer.error}",
+            hint=_hint(answer),
+        )
+    return None if answer.answer.usage is None else answer.answer.usage.prompt_tokens
+
+
+def _hint(answer: Exchange) -> str:
+    if answer.status in (401, 403):
+        return "set target.key to env:NAME or file:PATH of a key that the endpoint accepts"
+    if answer.status == 404:
+        return "check target.model and that target.base_url ends where /chat/completions follows"
+    if answer.outcome is Outcome.RATE_LIMITED:
+        return "the endpoint sheds load already; wait, or ask for a higher limit"
+    return "send the same request with curl to see what the endpoint needs"
+
+
+def _fit_by_tokenizer(client: LoadClient, model: str, short: bytes, long: bytes) -> TokenFit | None:
+    """The fit by the server's own tokenizer (vLLM's /tokenize); None where there is none."""
+    root = str(PurePosixPath(client.target.path or "/").parent) if client.target.path.endswith("/v1") else "/"
+    path = f"{root.rstrip('/')}/tokenize"
+    counts: list[int | None] = []
+    for text in (short, long):
+        if client.target.spec.api == "chat":
+            body = {"model": model, "messages": [{"role": "user", "content": text.decode()}]}
+        else:
+            body = {"model": model, "prompt": text.decode()}
+        request = plain_request(client.target, "POST", path, msgspec.json.encode(body))
+        answer = client.ask(request, timeout_s=ANSWER_TIMEOUT_S)
+        if answer.status != 200:
+            return None
+        try:
+            counts.append(msgspec.json.decode(answer.raw_body, type=_Tokenized).count)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return None
+    return _fit(counts, "tokenize")
+
+
+def _fit(counts: list[int | None], source: str) -> TokenFit | None:
+    """The line through both probes; None when they say nothing."""
+    short, long = counts
+    if short is None or long is None or long <= short:
+        return None
+    per_word = (long - short) / (LONG_WORDS - SHORT_WORDS)
+    return TokenFit(tokens_per_word=per_word, overhead_tokens=max(0.0, short - per_word * SHORT_WORDS), source=source)

@@ -1,0 +1,121 @@
+"""The load client of a worker: requests in, exchanges out, all on one receive loop."""
+
+import time
+from collections.abc import Callable
+
+import gevent
+from gevent.hub import Waiter
+
+from tokswarm.measure.record import Outcome
+from tokswarm.wire.answer import LiveRow
+from tokswarm.wire.clock import ReceiveClock
+from tokswarm.wire.connection import ConnectionPool
+from tokswarm.wire.exchange import Deadlines, Exchange
+from tokswarm.wire.receiver import Receiver
+from tokswarm.wire.target import ResolvedTarget
+
+CHECK_S = 0.1
+"""How often deadlines are looked at."""
+
+
+class LoadClient:
+    """Sends to one target. `start` never blocks and never raises; `ask` waits for the answer."""
+
+    def __init__(self, target: ResolvedTarget) -> None:
+        if not target.addresses:
+            target.resolve()
+        self.target = target
+        self.clock = ReceiveClock()
+        self.receiver = Receiver(self.clock)
+        self.stale_retries = 0
+        """Requests sent again, once, because a kept connection died before the first byte of an answer."""
+        self._pool = ConnectionPool(target, self.receiver)
+        self._open: dict[Exchange, None] = {}
+        spec = target.spec
+        self._deadlines = Deadlines(
+            connect_s=spec.connect_timeout.seconds,
+            first_byte_s=spec.first_byte_timeout.seconds,
+            gap_s=spec.gap_timeout.seconds,
+            whole_s=spec.timeout.seconds,
+        )
+        self._checker = gevent.spawn(self._check)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests begun and not over."""
+        return len(self._open)
+
+    @property
+    def sockets(self) -> int:
+        """Open connections."""
+        return self._pool.open_count
+
+    def start(self, request: bytes, live: LiveRow, on_done: Callable[[Exchange], None], tag: object) -> Exchange:
+        """Send a whole request; `on_done` gets the exchange when it is over (after a stale retry, another one)."""
+        return self._begin(request, live, on_done, tag, fresh=False)
+
+    def ask(self, request: bytes, *, timeout_s: float) -> Exchange:
+        """Send a request and wait for its end (preflight, scripts)."""
+        waiter: Waiter = Waiter()
+        exchange = self._begin(request, LiveRow(), waiter.switch, None, fresh=True)
+        guard = gevent.spawn_later(timeout_s, exchange.abort, f"no whole answer within {timeout_s:g} s")
+        waiter.get()
+        guard.kill(block=False)
+        return exchange
+
+    def abort_all(self, reason: str) -> int:
+        """Give up everything under way; how many that were."""
+        open_now = list(self._open)
+        for exchange in open_now:
+            exchange.abort(reason)
+        return len(open_now)
+
+    def close(self) -> None:
+        """Abort what is open and close every socket."""
+        self.abort_all("the client was closed")
+        self._checker.kill()
+        self._pool.close()
+        self.receiver.close()
+        self.clock.close()
+
+    def _begin(
+        self,
+        request: bytes,
+        live: LiveRow,
+        on_done: Callable[[Exchange], None],
+        tag: object,
+        *,
+        fresh: bool,
+    ) -> Exchange:
+        def over(exchange: Exchange) -> None:
+            del self._open[exchange]
+            if exchange.outcome is Outcome.RESET and exchange.reused and exchange.headers_ns is None:
+                self.stale_retries += 1
+                self._begin(request, live, on_done, tag, fresh=True)
+                return
+            on_done(exchange)
+
+        exchange = Exchange(
+            request=request,
+            live=live,
+            pool=self._pool,
+            receiver=self.receiver,
+            deadlines=self._deadlines,
+            secret=self.target.secret,
+            on_done=over,
+        )
+        exchange.tag = tag
+        self._open[exchange] = None
+        exchange.begin(fresh=fresh)
+        return exchange
+
+    def _check(self) -> None:
+        next_clock_ns = 0
+        while True:
+            gevent.sleep(CHECK_S)
+            now_ns = time.monotonic_ns()
+            if now_ns >= next_clock_ns:
+                next_clock_ns = now_ns + 1_000_000_000
+                self.clock.check()
+            for exchange in list(self._open):
+                exchange.check_deadlines(now_ns)

@@ -1,0 +1,166 @@
+"""The arrival engine: sends one worker's share of each stage, on time, and drains it.
+
+Closed loop: a fixed number of users, each sending its next request when the last is over. Open loop
+and replay: requests at absolute times whatever the server does; one that could not be sent because
+too many are open is counted, never silently delayed.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+
+import gevent
+from gevent.event import Event
+
+from tokswarm.measure.record import Outcome
+from tokswarm.traffic.plan import ClosedLoop, PlannedStage, Shard
+from tokswarm.traffic.schedule import TicketSource, concurrency_share
+from tokswarm.traffic.ticket import Ticket
+from tokswarm.wire.api import RequestWriter
+from tokswarm.wire.client import LoadClient
+from tokswarm.wire.exchange import Exchange
+from tokswarm.worker.recorder import Recorder, Sending
+from tokswarm.worker.slots import Slots
+
+log = logging.getLogger(__name__)
+
+FAILURE_PAUSE_S = 0.1
+"""A closed-loop user waits this long after a request that never reached the server, so that a dead
+endpoint is not met with a storm of connections."""
+
+ABORT_WAIT_S = 2.0
+"""Aborted requests are over at once; this only bounds the wait for it."""
+
+
+class StageCount:
+    """How a stage ended for this worker."""
+
+    __slots__ = ("aborted", "finished")
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.aborted = 0
+
+
+class Engine:
+    """One worker's load, stage by stage."""
+
+    def __init__(self, shard: Shard, client: LoadClient, writer: RequestWriter, recorder: Recorder) -> None:
+        self._shard = shard
+        self._client = client
+        self._writer = writer
+        self._recorder = recorder
+        self._source = TicketSource(shard.plan, shard.worker_index, shard.worker_count)
+        self._ignore_eos = [each.output.ignore_eos for each in shard.plan.mix.classes]
+        self._slots = Slots()
+        self._tickets: Iterator[Ticket] = iter(())
+        self._stage = ""
+        self._closed = False
+        self._sending = False
+        self._open = 0
+        self._count = StageCount()
+        self._idle = Event()
+        self._halt = Event()
+        self._halt_reason = ""
+        self._halt_drain_s = 0.0
+
+    def run_stage(self, index: int, start_unix_ns: int) -> StageCount:
+        """Send the stage's share from that instant of the wall clock, then drain; blocks until it is over."""
+        stage = self._shard.plan.stages[index]
+        self._count = StageCount()
+        self._stage = stage.name
+        self._tickets = self._source.tickets(index)
+        self._closed = isinstance(stage.load, ClosedLoop)
+        self._idle.set()
+        start_ns = start_unix_ns - self._client.clock.offset_ns
+        stop_ns = start_ns + int(stage.duration_s * 1e9)
+        self._sending = True
+        if not self._sleep_until(start_ns):
+            if isinstance(stage.load, ClosedLoop):
+                self._run_users(stage.load, stop_ns)
+            else:
+                self._run_schedule(start_ns, stop_ns)
+        self._sending = False
+        self._drain(stage)
+        return self._count
+
+    def halt(self, reason: str, drain_s: float) -> None:
+        """End the load now: no more requests, and what is open gets at most this long. Asking again may shorten it."""
+        self._halt_reason = self._halt_reason or reason
+        self._halt_drain_s = drain_s
+        self._sending = False
+        self._halt.set()
+        if drain_s <= 0:
+            self._client.abort_all(reason)
+
+    def _sleep_until(self, when_ns: int) -> bool:
+        """Sleep, or be halted; whether it was the latter."""
+        delay_ns = when_ns - time.monotonic_ns()
+        if delay_ns <= 0:
+            return bool(self._halt.is_set())
+        return bool(self._halt.wait(delay_ns / 1e9))
+
+    def _run_users(self, load: ClosedLoop, stop_ns: int) -> None:
+        users = concurrency_share(load.concurrency, self._shard.worker_index, self._shard.worker_count)
+        for _ in range(users):
+            self._client.receiver.defer(self._next_of_user)
+        self._sleep_until(stop_ns)
+
+    def _next_of_user(self) -> None:
+        if self._sending:
+            self._send(next(self._tickets), time.monotonic_ns())
+
+    def _run_schedule(self, start_ns: int, stop_ns: int) -> None:
+        for ticket in self._tickets:
+            assert ticket.due_ns is not None
+            due_ns = start_ns + ticket.due_ns
+            if self._sleep_until(due_ns):
+                return
+            self._send(ticket, due_ns)
+        self._sleep_until(stop_ns)
+
+    def _send(self, ticket: Ticket, planned_ns: int) -> None:
+        row = self._recorder.row(ticket.class_index, self._stage)
+        slot = self._slots.take()
+        if slot is None:
+            self._recorder.dropped(row)
+            return
+        request = self._writer.write(
+            ticket.prompt, max_tokens=ticket.max_tokens, ignore_eos=self._ignore_eos[ticket.class_index]
+        )
+        sending = Sending(ticket, row, slot, planned_ns)
+        self._open += 1
+        self._idle.clear()
+        exchange = self._client.start(request, row.live, self._over, sending)
+        self._recorder.begun(sending, exchange.sent_ns or exchange.begun_ns)
+
+    def _over(self, exchange: Exchange) -> None:
+        sending = exchange.tag
+        assert isinstance(sending, Sending)
+        self._recorder.finished(exchange, sending)
+        self._slots.give_back(sending.slot)
+        self._count.finished += 1
+        if exchange.outcome is Outcome.ABORTED:
+            self._count.aborted += 1
+        self._open -= 1
+        if not self._open:
+            self._idle.set()
+        if self._closed and self._sending:
+            if exchange.headers_ns is None and exchange.outcome is not Outcome.TIMEOUT:
+                self._client.receiver.later(FAILURE_PAUSE_S, self._next_of_user)
+            else:
+                self._next_of_user()
+
+    def _drain(self, stage: PlannedStage) -> None:
+        """Wait for what is open: the stage's drain, or the shorter one of a halt."""
+        begun_ns = time.monotonic_ns()
+        while not self._idle.is_set():
+            limit_s = min(stage.drain_s, self._halt_drain_s) if self._halt.is_set() else stage.drain_s
+            left_s = limit_s - (time.monotonic_ns() - begun_ns) / 1e9
+            if left_s <= 0:
+                break
+            self._idle.wait(min(left_s, 0.05))
+        if not self._idle.is_set():
+            self._client.abort_all(self._halt_reason or f"still open {stage.drain_s:g} s after the stage ended")
+            with gevent.Timeout(ABORT_WAIT_S, False):
+                self._idle.wait()

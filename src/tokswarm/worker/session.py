@@ -1,0 +1,188 @@
+"""One run as one worker lives it: client, log, recorder, engine and sink, opened and closed together.
+
+Each second it hands the window and the worker's own health to `send` and to the log.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gevent
+
+from tokswarm.measure.histogram import quantile_ms
+from tokswarm.measure.record import RequestRecord
+from tokswarm.measure.window import WorkerSecond
+from tokswarm.sink.influx import InfluxSink
+from tokswarm.sink.record_log import RecordLog
+from tokswarm.sink.settings import InfluxSettings
+from tokswarm.wire.api import RequestWriter
+from tokswarm.wire.client import LoadClient
+from tokswarm.wire.target import ResolvedTarget
+from tokswarm.worker.engine import Engine
+from tokswarm.worker.health import CpuMeter, LoopProbe, rss_bytes
+from tokswarm.worker.messages import Final, Message, PlanMessage, Second, StageDone, StageGo
+from tokswarm.worker.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+SPREAD_S = 0.5
+"""Workers send their seconds spread over this, so that the master does not get all at one instant."""
+
+SINK_DEADLINE_S = 20.0
+"""How long the end of a run waits for the database; what is left stays in the log."""
+
+
+class WorkerRun:
+    """Everything one worker needs for one run. `send` must not block: it is called from the ticker."""
+
+    def __init__(
+        self,
+        message: PlanMessage,
+        *,
+        worker: str,
+        log_dir: Path,
+        send: Callable[[Message], None],
+    ) -> None:
+        self._run_id = message.run_id
+        self._shard = message.shard
+        self._deadline_s = message.deadline_s
+        self._worker = worker
+        self._log_path = log_dir / f"{worker}.log"
+        self._send = send
+        self._guard: gevent.Greenlet | None = None
+        self._ticker: gevent.Greenlet | None = None
+        self._final: Final | None = None
+        self._error = ""
+        self.on_record: Callable[[RequestRecord], None] | None = None
+        """Told of each finished request, after it was logged."""
+
+    def open(self) -> None:
+        """Build all parts; nothing is sent yet. TokswarmError when one cannot be."""
+        plan = self._shard.plan
+        target = ResolvedTarget(plan.mix.target)
+        target.resolve()
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log = RecordLog(self._log_path, run_id=self._run_id, worker=self._worker)
+        self._client = LoadClient(target)
+        client = self._client
+        self._recorder = Recorder(
+            worker=self._worker,
+            worker_index=self._shard.worker_index,
+            classes=list(plan.mix.classes),
+            target_name=target.name,
+            log=self._log,
+            wall_offset_ns=lambda: client.clock.offset_ns,
+        )
+        self._recorder.on_record = self._told
+        self._engine = Engine(self._shard, client, RequestWriter(target, plan.model), self._recorder)
+        settings = InfluxSettings.from_environ(os.environ)
+        self._sink = (
+            None if settings is None else InfluxSink(self._log_path, settings, run_id=self._run_id, worker=self._worker)
+        )
+        if self._sink is not None:
+            self._sink.start()
+        self._probe = LoopProbe()
+        self._cpu = CpuMeter()
+        self._last_reads = self._last_merged = self._last_unstamped = 0
+        self._ticker = gevent.spawn(self._tick)
+
+    def run_stage(self, go: StageGo) -> StageDone:
+        """Run one stage to the end of its drain; blocks this greenlet."""
+        if self._guard is None:
+            self._guard = gevent.spawn_later(self._deadline_s, self.halt, "the run's own deadline has passed", 0.0)
+        count = self._engine.run_stage(go.index, go.start_unix_ns)
+        return StageDone(
+            run_id=self._run_id,
+            worker=self._worker,
+            index=go.index,
+            finished=count.finished,
+            aborted=count.aborted,
+        )
+
+    def halt(self, reason: str, drain_s: float) -> None:
+        """End the load; from any greenlet, as often as one likes."""
+        self._engine.halt(reason, drain_s)
+
+    def finish(self) -> Final:
+        """Last window, the log closed, the database given its deadline; again: the same Final."""
+        if self._final is not None:
+            return self._final
+        if self._guard is not None:
+            self._guard.kill()
+        if self._ticker is not None:
+            self._ticker.kill()
+        self._close_second(int(time.time()), delay_s=0.0)
+        self._client.close()
+        self._probe.stop()
+        self._log.close()
+        delivery = None if self._sink is None else self._sink.stop(SINK_DEADLINE_S)
+        self._final = Final(
+            run_id=self._run_id,
+            worker=self._worker,
+            records=self._recorder.records,
+            output_tokens=self._recorder.output_tokens,
+            log_bytes=self._log.size_bytes,
+            log_lost=self._log.lost,
+            sink_written=0 if delivery is None else delivery.written_points,
+            sink_backlog_bytes=0 if delivery is None else delivery.backlog_bytes,
+            sink_error="" if delivery is None else delivery.error or "",
+            error=self._error,
+        )
+        return self._final
+
+    def _told(self, record: RequestRecord) -> None:
+        if self.on_record is not None:
+            self.on_record(record)
+
+    def _tick(self) -> None:
+        """Close each second of the wall clock at its end."""
+        spread_s = SPREAD_S * self._shard.worker_index / self._shard.worker_count
+        while True:
+            now = time.time()
+            second = int(now)
+            gevent.sleep(second + 1 - now)
+            try:
+                self._close_second(second, delay_s=spread_s)
+            except Exception as error:
+                log.exception("closing a second failed")
+                self._error = f"closing a second failed: {error}"
+
+    def _close_second(self, second: int, *, delay_s: float) -> None:
+        window = self._recorder.take(second)
+        health = self._health(second)
+        self._log.append(window)
+        self._log.append(health)
+        message = Second(run_id=self._run_id, window=window, health=health)
+        if delay_s > 0:
+            gevent.spawn_later(delay_s, self._send, message)
+        else:
+            self._send(message)
+
+    def _health(self, second: int) -> WorkerSecond:
+        recorder, receiver, sink = self._recorder, self._client.receiver, self._sink
+        lag_p99_ms, lag_max_ms = self._probe.take()
+        schedule_lag_p99_ms = quantile_ms(recorder.lag_ns, 0.99)
+        recorder.lag_ns = {}
+        reads, merged, unstamped = receiver.reads, recorder.merged_arrivals, recorder.unstamped_arrivals
+        health = WorkerSecond(
+            worker=self._worker,
+            second_unix=second,
+            loop_lag_p99_ms=lag_p99_ms,
+            loop_lag_max_ms=lag_max_ms,
+            cpu_ratio=self._cpu.take(),
+            schedule_lag_p99_ms=schedule_lag_p99_ms,
+            in_flight=self._client.in_flight,
+            sockets=self._client.sockets,
+            rss_bytes=rss_bytes(),
+            log_bytes=self._log.size_bytes,
+            log_lost=self._log.lost,
+            sink_backlog_bytes=0 if sink is None else sink.backlog_bytes,
+            sink_error="" if sink is None else sink.error or "",
+            reads=reads - self._last_reads,
+            merged_arrivals=merged - self._last_merged,
+            unstamped_arrivals=unstamped - self._last_unstamped,
+        )
+        self._last_reads, self._last_merged, self._last_unstamped = reads, merged, unstamped
+        return health

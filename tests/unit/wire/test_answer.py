@@ -1,0 +1,163 @@
+"""Events become tokens, usage, errors; a token is an event with text of any kind."""
+
+import pathlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokswarm.measure.histogram import BUCKET_COUNT, bucket_of
+from tokswarm.measure.record import Outcome
+from tokswarm.wire.answer import Answer, LiveRow
+
+CASES = pathlib.Path(__file__).parent / "answers"
+
+
+def event(**parts: object) -> bytes:
+    return b"data: " + msgspec.json.encode(parts) + b"\n\n"
+
+
+def delta(finish: str | None = None, **parts: object) -> bytes:
+    return event(choices=[{"index": 0, "delta": parts, "finish_reason": finish}])
+
+
+def read(*timed: tuple[int, bytes]) -> Answer:
+    answer = Answer(LiveRow())
+    for at_ns, body in timed:
+        answer.feed(body, at_ns, True)
+    return answer
+
+
+def test_a_role_chunk_is_no_token() -> None:
+    answer = read((900, delta(role="assistant", content="")), (2200, delta(content="a")), (2220, delta(content="b")))
+    assert answer.first_token_ns == 2200
+    assert list(answer.stamps_ns) == [2200, 2220]
+
+
+def test_reasoning_is_a_token_but_no_output() -> None:
+    answer = read((1, delta(reasoning_content="hm")), (2, delta(reasoning="hm")), (3, delta(content="a")))
+    assert (answer.first_token_ns, answer.first_output_ns, len(answer.stamps_ns)) == (1, 3, 3)
+
+
+def test_a_cap_inside_reasoning_leaves_no_first_output() -> None:
+    answer = read((1, delta(reasoning_content="hm")), (2, delta("length", reasoning_content="so")))
+    assert (answer.first_token_ns, answer.first_output_ns, answer.finish_reason) == (1, None, "length")
+
+
+def test_tool_calls_are_tokens() -> None:
+    call = [{"index": 0, "function": {"arguments": "{"}}]
+    answer = read((1, delta(content=None, tool_calls=call)), (2, delta(content=None, tool_calls=[])))
+    assert (list(answer.stamps_ns), answer.first_output_ns) == ([1], 1)
+
+
+def test_completions_text_is_a_token() -> None:
+    answer = read((5, event(choices=[{"text": " tok", "finish_reason": None}])))
+    assert list(answer.stamps_ns) == [5]
+
+
+def test_usage_counts_once_wherever_it_stands() -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    for body in (
+        event(choices=[], usage=usage),
+        event(choices=[{"delta": {"content": "c"}, "finish_reason": "stop"}], usage=usage),
+    ):
+        answer = read((1, delta(content="a")), (2, event(choices=[{"delta": {}}], usage=None)), (3, body))
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 3
+        assert answer.usage.prompt_tokens_details is not None
+        assert answer.usage.prompt_tokens_details.cached_tokens == 4
+
+
+def test_arrivals_of_one_read_are_merged_and_their_gaps_zero() -> None:
+    answer = Answer(live := LiveRow())
+    answer.feed(delta(content="a"), 1_000_000, True)
+    answer.feed(delta(content="b") + delta(content="c") + delta(content="d"), 5_000_000, True)
+    assert answer.merged_arrivals == 2
+    assert live.itl_counts[0] == 2
+    assert live.itl_counts[bucket_of(4_000_000)] == 1
+    assert live.output_tokens == 4
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=20))
+def test_gaps_fall_where_the_histogram_says(gaps: list[int]) -> None:
+    answer = Answer(live := LiveRow())
+    at_ns = 0
+    answer.feed(delta(content="a"), at_ns, True)
+    want = [0] * BUCKET_COUNT
+    for gap in gaps:
+        at_ns += gap
+        answer.feed(delta(content="a"), at_ns, True)
+        want[bucket_of(gap)] += 1
+    assert live.itl_counts == want
+
+
+def test_stamps_of_the_user_clock_are_counted() -> None:
+    answer = Answer(LiveRow())
+    answer.feed(delta(content="a"), 1, False)
+    answer.feed(delta(content="b"), 2, True)
+    assert answer.unstamped_arrivals == 1
+
+
+def test_the_servers_queue_wait_comes_with_usage() -> None:
+    answer = read((1, event(choices=[], usage={"completion_tokens": 1}, metrics={"queue_time_ms": 12.5})))
+    assert answer.queue_wait_ms == 12.5
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "text"),
+    [
+        pytest.param(event(error={"message": "boom", "code": 500}), Outcome.IN_BAND_ERROR, "boom", id="error-value"),
+        pytest.param(event(error="boom"), Outcome.IN_BAND_ERROR, "boom", id="error-text"),
+        pytest.param(
+            event(error={"message": "This model's maximum context length is 2048 tokens"}),
+            Outcome.CONTEXT_LENGTH,
+            "maximum context length",
+            id="context",
+        ),
+        pytest.param(b"event: error\ndata: {}\n\n", Outcome.IN_BAND_ERROR, "error event", id="error-event"),
+        pytest.param(b"data: <html>\n\n", Outcome.PROTOCOL, "not JSON", id="no-json"),
+        pytest.param(b"data: {broken\n\n", Outcome.PROTOCOL, "not JSON", id="broken-json"),
+    ],
+)
+def test_errors_in_a_stream_are_failures_with_the_servers_words(body: bytes, outcome: Outcome, text: str) -> None:
+    answer = read((1, body))
+    assert answer.error_outcome is outcome
+    assert text in (answer.error or "")
+    assert not answer.stamps_ns
+
+
+def test_a_null_error_is_none() -> None:
+    assert read((1, event(choices=[{"delta": {"content": "a"}}], error=None))).error_outcome is None
+
+
+def test_parts_of_odd_types_are_read_as_far_as_they_go() -> None:
+    body = event(
+        choices=[{"delta": {"content": [{"type": "text", "text": "a"}]}, "finish_reason": "stop"}],
+        usage={"prompt_tokens": 3.0, "completion_tokens": "2"},
+    )
+    answer = read((4, body))
+    assert list(answer.stamps_ns) == [4]
+    assert answer.finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 2
+
+
+def test_done_counts_without_its_blank_line_at_the_end() -> None:
+    answer = read((1, delta("stop", content="a")), (2, b"data: [DONE]"))
+    assert not answer.done
+    answer.end()
+    assert answer.done
+
+
+@pytest.mark.parametrize("name", ["vllm-0.32.0-chat", "vllm-0.32.0-completions-token-ids"])
+def test_real_streams_of_vllm_are_read_whole_at_any_read_size(name: str) -> None:
+    stream = (CASES / f"{name}.sse.txt").read_bytes()
+    for size in (1, 7, 64, len(stream)):
+        answer = Answer(LiveRow())
+        for at in range(0, len(stream), size):
+            answer.feed(stream[at : at + size], at + 1, True)
+        assert answer.done
+        assert answer.error_outcome is None
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == len(answer.stamps_ns)
