@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from board_data import CLASSES, STAGE_S, STAGES, WORKERS, Run, lines
-from databases import Influx, influxd
+from databases import influxd
 from grafana_macros import (
     AllValues,
     Choice,
@@ -44,15 +44,8 @@ Ask = Callable[[str], list[dict[str, Any]]]
 def ask() -> Iterator[Ask]:
     with influxd() as server:
         for run in (OLD, NEW):
-            server.write(b"\n".join(lines(run)))
-        yield _asker(server)
-
-
-def _asker(server: Influx) -> Ask:
-    def ask(query: str) -> list[dict[str, Any]]:
-        return server.series(query)
-
-    return ask
+            server.write(lines(run))
+        yield server.query
 
 
 def choices_of(board: dict[str, Any], ask: Ask, span: TimeRange = SPAN) -> dict[str, Choice]:
