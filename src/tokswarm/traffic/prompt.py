@@ -7,6 +7,7 @@ alone makes the whole text unknown to it, or known, as its key is new or not.
 
 import random
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 from zlib import crc32
@@ -39,7 +40,8 @@ class PromptWriter:
         self._prefix_seed = mixed_seed(content_seed, _PREFIX)
         self._block_seed = mixed_seed(content_seed, _BLOCK)
         self._unique_seed = mixed_seed(content_seed, _UNIQUE)
-        self._blocks: dict[tuple[int, int, int], bytes] = {}
+        self._trace_seeds: dict[str, int] = {}
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def unique(self, tokens: int, key: tuple[int, int]) -> bytes:
         """A whole prompt of `tokens` that shares its start with no other key's."""
@@ -67,8 +69,8 @@ class PromptWriter:
         words = self._block_words(block_tokens)
         total = self._content_words(tokens)
         whole = min(len(blocks), total // words)
-        trace_key = crc32(trace.encode())
-        pieces = [self._block(trace_key, block, words) for block in blocks[:whole]]
+        seed = self._trace_seed(trace)
+        pieces = [self._block(seed, block, words) for block in blocks[:whole]]
         if total > whole * words:
             pieces.append(self._text(total - whole * words, mixed_seed(self._unique_seed, *key)))
         return b" ".join(pieces)
@@ -83,25 +85,31 @@ class PromptWriter:
     def _block_words(self, block_tokens: int) -> int:
         return max(1, round(block_tokens / self._fit.tokens_per_word))
 
-    def _block(self, trace_key: int, block: int, words: int) -> bytes:
-        key = (trace_key, block, words)
-        text = self._blocks.get(key)
+    def _trace_seed(self, trace: str) -> int:
+        seed = self._trace_seeds.get(trace)
+        if seed is None:
+            seed = self._trace_seeds[trace] = mixed_seed(self._block_seed, crc32(trace.encode()))
+        return seed
+
+    def _block(self, trace_seed: int, block: int, words: int) -> bytes:
+        # hot: a prompt of 100k tokens has 200 of these
+        key = mixed_seed(trace_seed, block)
+        text = self._blocks.get((key, words))
         if text is None:
-            text = self._text(words, mixed_seed(self._block_seed, trace_key, block))
-            if len(self._blocks) >= BLOCK_CACHE_TEXTS:
-                del self._blocks[next(iter(self._blocks))]
-            self._blocks[key] = text
+            text = self._blocks[key, words] = self._text(words, key)
+            if len(self._blocks) > BLOCK_CACHE_TEXTS:
+                self._blocks.popitem(last=False)
         return text
 
     def _text(self, words: int, key: int) -> bytes:
-        # hot: no work per word but the nonce's (tests/unit/traffic/test_prompt.py holds it to the pool)
+        # hot: no work per word but for the nonce's
         pieces = []
         rest = key
         for _ in range(min(words, _NONCE_WORDS)):
             rest, digit = divmod(rest, len(_NONCE))
             pieces.append(_NONCE[digit])
         remaining = words - _NONCE_WORDS
-        start = mixed_seed(key) % POOL_WORDS
+        start = key % POOL_WORDS
         while remaining > 0:
             end = min(start + remaining, POOL_WORDS)
             pieces.append(self._pool[self._starts[start] : self._starts[end] - 1])

@@ -18,7 +18,7 @@ from tokswarm.traffic.trace import BLOCK_TOKENS, TraceRow
 
 @dataclass(frozen=True, slots=True)
 class ReplayRows:
-    """The rows of a replay in columns."""
+    """The rows of a replay in columns: arrays, which the garbage collector need not walk."""
 
     due_ns: Sequence[int]
     prompt_tokens: Sequence[int]
@@ -74,11 +74,11 @@ def replay_rows(replay: Replay) -> ReplayRows:
     rows = replay.rows
     due_end, prompt_end, output_end, count_end = (rows * size for size in (8, 12, 16, 20))
     return ReplayRows(
-        due_ns=list(accumulate(_unpacked("q", packed[:due_end]))),
+        due_ns=array("q", accumulate(_unpacked("q", packed[:due_end]))),
         prompt_tokens=_unpacked("i", packed[due_end:prompt_end]),
         output_tokens=_unpacked("i", packed[prompt_end:output_end]),
-        block_starts=list(accumulate(_unpacked("i", packed[output_end:count_end]), initial=0)),
-        blocks=list(accumulate(_unpacked("i", packed[count_end:]))),
+        block_starts=array("q", accumulate(_unpacked("i", packed[output_end:count_end]), initial=0)),
+        blocks=array("i", accumulate(_unpacked("i", packed[count_end:]))),
     )
 
 

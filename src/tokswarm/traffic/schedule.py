@@ -43,11 +43,14 @@ class TicketSource:
         self._writer = PromptWriter(plan.fit, plan.content_seed)
         self._pick_class = Weighted([one.weight for one in plan.mix.classes])
         self._classes = [_ClassDraws(one) for one in plan.mix.classes]
-        self._replays: dict[int, ReplayRows] = {
-            index: replay_rows(stage.load) for index, stage in enumerate(plan.stages) if isinstance(stage.load, Replay)
-        }
         self._prefix_used: dict[tuple[int, int], int] = {}
-        self._blocks_used: dict[str, set[int]] = {}
+        self._replays: dict[int, ReplayRows] = {}
+        self._blocks_used: dict[str, bytearray] = {}
+        for index, stage in enumerate(plan.stages):
+            if isinstance(stage.load, Replay):
+                rows = self._replays[index] = replay_rows(stage.load)
+                used = self._blocks_used.setdefault(stage.load.trace, bytearray())
+                used.extend(bytes(max(0, max(rows.blocks, default=-1) + 1 - len(used))))
 
     def tickets(self, stage_index: int) -> Iterator[Ticket]:
         """This worker's tickets in order: endless in a closed loop, else until the stage or its trace ends."""
@@ -75,7 +78,7 @@ class TicketSource:
 
     def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Ticket]:
         rows = self._replays[stage_index]
-        used = self._blocks_used.setdefault(replay.trace, set())
+        used = self._blocks_used[replay.trace]
         for index, due_ns in enumerate(rows.due_ns):
             if due_ns >= end_ns:
                 return
@@ -98,7 +101,8 @@ class TicketSource:
                     max_tokens=rows.output_tokens[index],
                     ideal_cached_tokens=min(tokens, _leading_run(blocks, used) * replay.block_tokens),
                 )
-            used.update(blocks)
+            for block in blocks:
+                used[block] = 1
 
     def _draw(self, stage_index: int) -> Callable[[int, int | None], Ticket]:
         seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
@@ -160,10 +164,9 @@ def _popularity(prefix: SharedPrefix) -> Weighted:
     return Weighted([rank**-prefix.popularity.zipf for rank in range(1, prefix.groups + 1)])
 
 
-def _leading_run(blocks: Sequence[int], used: set[int]) -> int:
-    run = 0
-    for block in blocks:
-        if block not in used:
-            break
-        run += 1
-    return run
+def _leading_run(blocks: Sequence[int], used: bytearray) -> int:
+    """How many of the first blocks were used before; `used` has a 1 at the number of each block that was."""
+    for run, block in enumerate(blocks):
+        if not used[block]:
+            return run
+    return len(blocks)

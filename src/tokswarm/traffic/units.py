@@ -1,12 +1,12 @@
 """Durations and rates as people write them (`800ms`, `12/s`): values with a canonical text.
 
 A bare number is refused: nobody should have to guess its unit. The hooks let msgspec carry both
-types in any encoding as their text.
+types in any encoding as their text, for which they must not be dataclasses: those it encodes itself.
 """
 
 import math
 import re
-from dataclasses import dataclass
+from functools import total_ordering
 from typing import Any, Self
 
 _NS_PER = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
@@ -17,11 +17,14 @@ _BARE_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _LONGEST_NS = 366 * 24 * _NS_PER["h"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
 class Duration:
     """A length of time ≥ 0, kept in whole nanoseconds."""
 
-    nanoseconds: int
+    __slots__ = ("_nanoseconds",)
+
+    def __init__(self, nanoseconds: int) -> None:
+        self._nanoseconds = nanoseconds
 
     @classmethod
     def parse(cls, text: object) -> Self:
@@ -38,9 +41,23 @@ class Duration:
         return cls(nanoseconds)
 
     @property
+    def nanoseconds(self) -> int:
+        """Its length."""
+        return self._nanoseconds
+
+    @property
     def seconds(self) -> float:
         """The same in seconds."""
-        return self.nanoseconds / 1e9
+        return self._nanoseconds / 1e9
+
+    def __eq__(self, other: object) -> bool:
+        return self._nanoseconds == other._nanoseconds if isinstance(other, Duration) else NotImplemented
+
+    def __lt__(self, other: "Duration") -> bool:
+        return self._nanoseconds < other._nanoseconds
+
+    def __hash__(self) -> int:
+        return hash((Duration, self._nanoseconds))
 
     def __str__(self) -> str:
         """The canonical text: the largest unit that gives a whole number, else microseconds."""
@@ -55,11 +72,14 @@ class Duration:
         return f"Duration.parse({str(self)!r})"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
 class Rate:
     """Arrivals per second, > 0."""
 
-    per_s: float
+    __slots__ = ("_per_s",)
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
 
     @classmethod
     def parse(cls, text: object) -> Self:
@@ -74,6 +94,20 @@ class Rate:
             raise ValueError(f"{text!r} is no rate; it must be above 0")
         return cls(per_s)
 
+    @property
+    def per_s(self) -> float:
+        """How many in a second."""
+        return self._per_s
+
+    def __eq__(self, other: object) -> bool:
+        return self._per_s == other._per_s if isinstance(other, Rate) else NotImplemented
+
+    def __lt__(self, other: "Rate") -> bool:
+        return self._per_s < other._per_s
+
+    def __hash__(self) -> int:
+        return hash((Rate, self._per_s))
+
     def __str__(self) -> str:
         """The canonical text: per second, unless only per minute or hour has a short number."""
         for unit, seconds in _S_PER.items():
@@ -86,13 +120,14 @@ class Rate:
         return f"Rate.parse({str(self)!r})"
 
 
-@dataclass(frozen=True, slots=True)
 class Rates:
-    """What stands at a stage's `rate`: one rate, or a list of them for a sweep."""
+    """What stands at a stage's `rate`: one rate, or a list of them (even of one) for a sweep."""
 
-    values: tuple[Rate, ...]
-    is_sweep: bool
-    """A list, even of one."""
+    __slots__ = ("_is_sweep", "_values")
+
+    def __init__(self, values: tuple[Rate, ...], *, is_sweep: bool) -> None:
+        self._values = values
+        self._is_sweep = is_sweep
 
     @classmethod
     def parse(cls, written: object) -> Self:
@@ -102,6 +137,28 @@ class Rates:
                 raise ValueError("expected at least one rate, came an empty list")
             return cls(tuple(Rate.parse(item) for item in written), is_sweep=True)
         return cls((Rate.parse(written),), is_sweep=False)
+
+    @property
+    def values(self) -> tuple[Rate, ...]:
+        """In the order written."""
+        return self._values
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it was written as a list."""
+        return self._is_sweep
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rates):
+            return NotImplemented
+        return (self._values, self._is_sweep) == (other._values, other._is_sweep)
+
+    def __hash__(self) -> int:
+        return hash((Rates, self._values, self._is_sweep))
+
+    def __repr__(self) -> str:
+        written = [str(rate) for rate in self._values]
+        return f"Rates.parse({written if self._is_sweep else written[0]!r})"
 
 
 def enc_hook(value: Any) -> Any:

@@ -1,0 +1,231 @@
+"""What a mix must obey beyond the types of its keys: every rule broken, with the path it concerns."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import SplitResult, urlsplit
+
+from tokswarm.traffic.distribution import LARGEST_DRAW
+from tokswarm.traffic.mix import Distribution, Limit, Lognormal, Mix, Prompt, Slo, Stage, Target, TrafficClass
+from tokswarm.traffic.planning import stage_names
+from tokswarm.traffic.strict_yaml import Problem
+
+_KEY_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+_HEADER_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_SECRET_HEADER = re.compile(
+    r"(^|[-_])(auth|authorization|token|secret|password|cookie|credentials?|api[-_]?key|apikey|access[-_]?key|key)$",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(r"\s*(bearer|basic)\s|\s*(sk|pk|gsk|hf|nvapi)[-_]\w", re.IGNORECASE)
+_OWN_HEADERS = frozenset(
+    {"host", "content-length", "content-type", "transfer-encoding", "content-encoding", "connection", "accept-encoding"}
+)
+_KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "choice")
+_TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
+
+
+def broken_rules(mix: Mix) -> Iterator[Problem]:
+    """Every rule that a mix breaks, in the order of the file."""
+    yield from _target(mix.target)
+    seen: dict[str, int] = {}
+    for index, one in enumerate(mix.classes):
+        path = f"classes[{index}]"
+        if one.name in seen:
+            yield Problem(f"{path}.name", f"{one.name!r} is the name of classes[{seen[one.name]}] too")
+        seen.setdefault(one.name, index)
+        yield from _class(one, path)
+    yield from _load(mix.load)
+
+
+# --- target -------------------------------------------------------------------------------------
+
+
+def _target(target: Target) -> Iterator[Problem]:
+    if what := _bad_url(target.base_url):
+        yield Problem("target.base_url", what, "write it as http://host:port/v1")
+    if target.model is not None and not target.model.strip():
+        yield Problem("target.model", "is empty", "leave it out to take the first model that the endpoint lists")
+    if target.key is not None and not _KEY_REFERENCE.fullmatch(target.key):
+        yield Problem(
+            "target.key",
+            "is a key itself, or no reference; a mix is stored and sent around, so it must not hold one",
+            "write env:NAME or file:PATH; each worker reads the key from there",
+        )
+    for name, value in target.headers.items():
+        yield from _header(name, value, has_key=target.key is not None)
+    for name in _TIMEOUTS:
+        if getattr(target, name).nanoseconds == 0:
+            yield Problem(f"target.{name}", "must be longer than 0s")
+
+
+def _bad_url(url: str) -> str:
+    """What is wrong with an endpoint's address; empty when nothing is. Quotes nothing that may hold a password."""
+    try:
+        parts: SplitResult = urlsplit(url)
+        host, has_user = parts.hostname, parts.username is not None or parts.password is not None
+        port_is_zero = parts.port == 0
+    except ValueError as error:
+        return f"is no address: {error}" if "@" not in url else "is no address"
+    if has_user:
+        return "holds a user or password; use target.key or target.headers with a reference"
+    if parts.scheme not in {"http", "https"} or not host:
+        return f"expected an http:// or https:// address, came {url!r}"
+    if port_is_zero or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
+        return f"is no address that can be connected to: {url!r}"
+    if parts.query or parts.fragment:
+        return "must end with the path of the API, without ? or #"
+    return ""
+
+
+def _header(name: str, value: str, *, has_key: bool) -> Iterator[Problem]:
+    path = f"target.headers.{name}"
+    if not _HEADER_NAME.fullmatch(name):
+        yield Problem(path, "is not a name an HTTP header can have")
+    elif name.lower() in _OWN_HEADERS:
+        yield Problem(path, "is a header that tokswarm sets itself")
+    elif name.lower() == "authorization" and has_key:
+        yield Problem(path, "is set by target.key already", "leave one of them out")
+    if _HEADER_REFERENCE.fullmatch(value):
+        return
+    if _SECRET_HEADER.search(name) or _SECRET_VALUE.match(value):
+        yield Problem(
+            path,
+            "holds what looks like a secret; a mix is stored and sent around, so it must not hold one",
+            "write env:NAME; each worker reads the value from there",
+        )
+    elif not _HEADER_VALUE.fullmatch(value):
+        yield Problem(path, "holds characters that are not printable ASCII")
+
+
+# --- classes ------------------------------------------------------------------------------------
+
+
+def _class(one: TrafficClass, path: str) -> Iterator[Problem]:
+    yield from _distribution(one.prompt.tokens, f"{path}.prompt.tokens")
+    yield from _prefix(one.prompt, f"{path}.prompt")
+    yield from _distribution(one.output.max_tokens, f"{path}.output.max_tokens")
+    if one.slo is not None:
+        yield from _slo(one.slo, f"{path}.slo")
+
+
+def _prefix(prompt: Prompt, path: str) -> Iterator[Problem]:
+    if prompt.shared_prefix is None:
+        return
+    tokens = prompt.tokens
+    longest = min((most for most in (tokens.fixed, tokens.max) if most is not None), default=None)
+    if longest is not None and prompt.shared_prefix.tokens > longest:
+        yield Problem(
+            f"{path}.shared_prefix.tokens",
+            f"is {prompt.shared_prefix.tokens}, more than the longest whole prompt, {longest}",
+            "prompt.tokens is the length of the whole prompt, shared prefix included",
+        )
+    if prompt.shared_prefix.groups > LARGEST_DRAW:
+        yield Problem(f"{path}.shared_prefix.groups", f"expected at most {LARGEST_DRAW}")
+
+
+def _distribution(distribution: Distribution, path: str) -> Iterator[Problem]:
+    kinds = [kind for kind in _KINDS if getattr(distribution, kind) is not None]
+    if len(kinds) != 1:
+        came = " and ".join(kinds) or "none"
+        yield Problem(path, f"expected exactly one of {', '.join(_KINDS)}, came {came}")
+    yield from _bounds(distribution, path)
+    if distribution.uniform is not None:
+        low, high = distribution.uniform.low, distribution.uniform.high
+        if not 1 <= low <= high <= LARGEST_DRAW or int(high) < low:
+            yield Problem(
+                f"{path}.uniform", f"expected 1 ≤ low ≤ high with a whole number between, came {low:g}, {high:g}"
+            )
+    if distribution.normal is not None and distribution.normal.mean <= 0:
+        yield Problem(f"{path}.normal.mean", f"expected a number > 0, came {distribution.normal.mean:g}")
+    if distribution.exponential is not None and distribution.exponential.mean <= 0:
+        yield Problem(f"{path}.exponential.mean", f"expected a number > 0, came {distribution.exponential.mean:g}")
+    if distribution.lognormal is not None:
+        yield from _lognormal(distribution.lognormal, f"{path}.lognormal")
+    if distribution.choice is not None:
+        yield from _choice(distribution.choice, f"{path}.choice")
+
+
+def _bounds(distribution: Distribution, path: str) -> Iterator[Problem]:
+    for name in ("fixed", "min", "max"):
+        value = getattr(distribution, name)
+        if value is not None and not 1 <= value <= LARGEST_DRAW:
+            yield Problem(f"{path}.{name}", f"expected a whole number from 1 to {LARGEST_DRAW}, came {value}")
+    if distribution.min is not None and distribution.max is not None and distribution.min > distribution.max:
+        yield Problem(f"{path}.min", f"is {distribution.min}, more than max, {distribution.max}")
+
+
+def _lognormal(lognormal: Lognormal, path: str) -> Iterator[Problem]:
+    given = {name for name in ("p50", "p99", "mean", "sd") if getattr(lognormal, name) is not None}
+    if given not in ({"p50", "p99"}, {"mean", "sd"}):
+        came = ", ".join(sorted(given)) or "nothing"
+        yield Problem(path, f"expected p50 and p99, or mean and sd, came {came}")
+    elif lognormal.p50 is not None and lognormal.p99 is not None:
+        if not 0 < lognormal.p50 <= lognormal.p99:
+            yield Problem(path, f"expected 0 < p50 ≤ p99, came {lognormal.p50:g} and {lognormal.p99:g}")
+    elif lognormal.mean is not None and lognormal.sd is not None and not (lognormal.mean > 0 and lognormal.sd >= 0):
+        yield Problem(path, f"expected mean > 0 and sd ≥ 0, came {lognormal.mean:g} and {lognormal.sd:g}")
+
+
+def _choice(choice: dict[int, float], path: str) -> Iterator[Problem]:
+    for value, weight in choice.items():
+        if not 1 <= value <= LARGEST_DRAW:
+            yield Problem(f"{path}.{value}", f"expected values from 1 to {LARGEST_DRAW}, came {value}")
+        if weight < 0:
+            yield Problem(f"{path}.{value}", f"expected a weight ≥ 0, came {weight:g}")
+    if not any(weight > 0 for weight in choice.values()):
+        yield Problem(path, "expected at least one value with a weight > 0")
+
+
+def _slo(slo: Slo, path: str) -> Iterator[Problem]:
+    limits = {name: getattr(slo, name) for name in ("ttft", "itl", "e2e")}
+    if all(limit is None for limit in limits.values()):
+        yield Problem(path, "expected at least one of ttft, itl, e2e", "leave slo out when the class has no limits")
+    for name, limit in limits.items():
+        if isinstance(limit, Limit):
+            durations = {q: getattr(limit, q) for q in ("p50", "p90", "p95", "p99")}
+            if all(duration is None for duration in durations.values()):
+                yield Problem(f"{path}.{name}", "expected at least one of p50, p90, p95, p99")
+            for q, duration in durations.items():
+                if duration is not None and duration.nanoseconds == 0:
+                    yield Problem(f"{path}.{name}.{q}", "must be longer than 0s")
+
+
+# --- load ---------------------------------------------------------------------------------------
+
+
+def _load(stages: list[Stage]) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for index, stage in enumerate(stages):
+        path = f"load[{index}]"
+        problems = list(_stage(stage, path))
+        yield from problems
+        if problems:
+            continue
+        for name in stage_names(stage):
+            if name in seen:
+                yield Problem(
+                    f"{path}.name" if stage.name else path,
+                    f"this becomes a stage {name!r}, and load[{seen[name]}] does too",
+                    "give each stage a name of its own, and each sweep different values",
+                )
+                break
+            seen[name] = index
+
+
+def _stage(stage: Stage, path: str) -> Iterator[Problem]:
+    kinds = [kind for kind in ("concurrency", "rate", "trace") if getattr(stage, kind) is not None]
+    if len(kinds) != 1:
+        came = " and ".join(kinds) or "none"
+        yield Problem(path, f"expected exactly one of concurrency, rate, trace, came {came}")
+    if stage.concurrency == []:
+        yield Problem(f"{path}.concurrency", "expected at least one value, came an empty list")
+    if stage.for_ is None and stage.trace is None:
+        yield Problem(path, "the key 'for' is missing", "say how long the stage sends, e.g. for: 30s")
+    if stage.for_ is not None and stage.for_.nanoseconds == 0:
+        yield Problem(f"{path}.for", "must be longer than 0s")
+    if stage.arrivals is not None:
+        if stage.rate is None:
+            yield Problem(f"{path}.arrivals", "goes with a rate only")
+        if (stage.arrivals.poisson is None) == (stage.arrivals.constant is None):
+            yield Problem(f"{path}.arrivals", "expected exactly one of poisson, constant")

@@ -1,0 +1,88 @@
+"""Mixes as files: strict YAML in, checked mix out, and back."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from tokswarm.errors import ConfigError
+from tokswarm.traffic.mix import Mix
+from tokswarm.traffic.mix_rules import broken_rules
+from tokswarm.traffic.strict_yaml import Problem, read_document
+from tokswarm.traffic.units import dec_hook, enc_hook
+
+_UNQUOTED = ("target.key", "target.headers")
+"""Where a key may stand by mistake: such values never appear in a message."""
+
+
+def load_mix(path: Path, environ: Mapping[str, str]) -> Mix:
+    """Read and check a mix from a file. ConfigError lists everything that is wrong with it, with lines."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such mix") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the mix: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: cannot read the mix: it is not UTF-8 text") from error
+    return parse_mix(text, source=str(path), environ=environ)
+
+
+def parse_mix(text: str, *, source: str, environ: Mapping[str, str]) -> Mix:
+    """Read and check a mix; `source` names it in messages, `${NAME}` is looked up in `environ`.
+
+    Give an `environ` without secrets when the text comes from somebody else: what is substituted
+    becomes part of the mix.
+    """
+    document = read_document(text, Mix, source=source, environ=environ, unquoted=_UNQUOTED)
+    if document.problems:
+        raise _error(source, document.problems, document.lines)
+    try:
+        mix = msgspec.convert(document.value, Mix, dec_hook=dec_hook)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    if problems := list(broken_rules(mix)):
+        raise _error(source, problems, document.lines)
+    return mix
+
+
+def check_mix(mix: Mix, *, source: str) -> None:
+    """Check a mix that was made or changed in code, by the rules a file must obey. ConfigError lists what is wrong."""
+    if problems := list(broken_rules(mix)):
+        raise _error(source, problems, {})
+
+
+def mix_to_yaml(mix: Mix) -> str:
+    """The mix as YAML that reads back as the same mix; what is at its default is left out."""
+    plain = _escaped(msgspec.to_builtins(mix, enc_hook=enc_hook))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("${", "$${")
+    if isinstance(value, dict):
+        return {key: _escaped(one) for key, one in value.items()}
+    return [_escaped(one) for one in value] if isinstance(value, list) else value
+
+
+def _error(source: str, problems: Iterable[Problem], lines: Mapping[str, int]) -> ConfigError:
+    """One error for all problems, in the order of the file, a line each."""
+    located = sorted(((_line(problem.path, lines), problem) for problem in problems), key=lambda pair: pair[0] or 0)
+    messages = [
+        ": ".join(part for part in (source if line is None else f"{source}:{line}", problem.path, problem.text) if part)
+        for line, problem in located
+    ]
+    hints = dict.fromkeys(problem.hint for _, problem in located if problem.hint)
+    return ConfigError("\n".join(messages), hint="; ".join(hints))
+
+
+def _line(path: str, lines: Mapping[str, int]) -> int | None:
+    """The line of a path, or of what it is in."""
+    while path:
+        if path in lines:
+            return lines[path]
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return lines.get("")
