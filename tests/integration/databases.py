@@ -127,7 +127,7 @@ class Process:
             self._process = None
 
 
-class Influx:
+class Influxd:
     """A running influxd 1.6.7 and its v2 facade."""
 
     def __init__(self, data: Path) -> None:
@@ -152,7 +152,7 @@ class Influx:
     def start(self) -> None:
         """Start both, with an empty database."""
         self.server.start()
-        self.series(f'CREATE DATABASE "{BUCKET}"')
+        self.query(f'CREATE DATABASE "{BUCKET}"')
         self._facade.start()
 
     def stop(self) -> None:
@@ -177,7 +177,7 @@ class Influx:
             "INFLUXDB_V2_BUCKET": BUCKET,
         }
 
-    def series(self, influxql: str) -> list[dict[str, Any]]:
+    def query(self, influxql: str) -> list[dict[str, Any]]:
         """The series of all statements as influxd gives them: name, tags, columns, values."""
         body = urlencode({"q": influxql, "db": BUCKET, "epoch": "ns"}).encode()
         status, answer = call(self.direct_url, "POST", "/query", body, timeout_s=60)
@@ -191,7 +191,7 @@ class Influx:
         """All rows, each with its tags and columns."""
         return [
             {**series.get("tags", {}), **dict(zip(series["columns"], values, strict=True))}
-            for series in self.series(influxql)
+            for series in self.query(influxql)
             for values in series.get("values", [])
         ]
 
@@ -204,11 +204,13 @@ class Influx:
         [value] = [value for name, value in row.items() if name != "time"]
         return value
 
-    def write(self, block: bytes) -> None:
-        """Write lines past the facade."""
-        status, answer = call(self.direct_url, "POST", f"/write?db={BUCKET}&precision=n", block, timeout_s=60)
-        if status != 204:
-            raise AssertionError(f"influxd refused lines: {status} {answer!r}")
+    def write(self, lines: list[bytes]) -> None:
+        """Write lines past the facade, in blocks."""
+        for start in range(0, len(lines), 5000):
+            block = b"\n".join(lines[start : start + 5000])
+            status, answer = call(self.direct_url, "POST", f"/write?db={BUCKET}&precision=n", block, timeout_s=60)
+            if status != 204:
+                raise AssertionError(f"influxd refused lines: {status} {answer[-500:]!r}")
 
     def rule(self, **rules: Any) -> None:
         """Have the facade answer writes as `v2_facade.Rules` says; without arguments normally again."""
@@ -265,10 +267,10 @@ class VictoriaMetrics:
 
 
 @contextlib.contextmanager
-def influxd() -> Iterator[Influx]:
+def influxd() -> Iterator[Influxd]:
     """An empty influxd behind its facade, with the database `tokswarm`."""
     with tempfile.TemporaryDirectory(prefix="tokswarm-influxd-") as data:
-        database = Influx(Path(data))
+        database = Influxd(Path(data))
         try:
             database.start()
             yield database
