@@ -45,3 +45,7 @@ class LogError(TokswarmError):
 
 class PublishError(TokswarmError):
     """Grafana refused a board, a folder or a data source."""
+
+
+class ReportError(TokswarmError):
+    """A run's folder cannot be turned into a report, or a report cannot be read."""

@@ -1,0 +1,58 @@
+"""One stage of a run, measured as a whole and class by class."""
+
+from typing import NamedTuple
+
+from tokswarm.insight.measures import Measures
+
+
+class StageSummary(Measures, frozen=True, kw_only=True):
+    """A stage that began, as a whole and class by class."""
+
+    name: str
+    load: str
+    """closed, open, or replay."""
+    concurrency: int | None
+    """Requests in flight over the fleet; None where the loop is open."""
+    rate_per_s: float | None
+    """The planned rate of an open loop; None in a closed loop and a replay."""
+    warmup: bool
+    """Kept out of totals, bend and verdict."""
+    started_unix_ns: int
+    planned_s: float
+    settle_s: float
+    """Ramp-up cut off before the measured window."""
+    duration_s: float
+    """Length of the measured window."""
+    linear_ratio: float | None = None
+    """Output tok/s against that of the lowest closed-loop stage, scaled by concurrency; 1 is linear."""
+    dropped: int | None = None
+    """Arrivals that were due and never sent; None: not known."""
+    classes: dict[str, Measures]
+
+    @property
+    def label(self) -> str:
+        """What sets the stage apart, for tables: concurrency, rate, or that it replays a trace."""
+        if self.concurrency is not None:
+            return str(self.concurrency)
+        return "trace" if self.rate_per_s is None else f"{self.rate_per_s:g}/s"
+
+
+class CurvePoint(NamedTuple):
+    """One point of the curve: what a measured closed-loop stage gave."""
+
+    concurrency: int
+    tok_per_s: float
+    stage: StageSummary
+
+
+def closed_curve(stages: list[StageSummary]) -> list[CurvePoint]:
+    """The curve by concurrency: closed-loop stages that are no warm-up and whose window has a length.
+
+    A concurrency that was run twice counts once, as it was the last time.
+    """
+    points = {
+        stage.concurrency: CurvePoint(stage.concurrency, stage.output_tok_per_s, stage)
+        for stage in stages
+        if stage.concurrency is not None and not stage.warmup and stage.output_tok_per_s is not None
+    }
+    return [points[concurrency] for concurrency in sorted(points)]

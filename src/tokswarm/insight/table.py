@@ -1,0 +1,97 @@
+"""The end of a run in a terminal: the curve as a table, where it bends, and whether to believe it."""
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tokswarm.insight.figures import ABSENT, number, percent, spans
+from tokswarm.insight.percentiles import Percentiles
+from tokswarm.insight.stage import StageSummary
+from tokswarm.insight.summary import Summary
+from tokswarm.insight.verdict import State
+
+STATE_STYLES = {State.VALID: "bold green", State.SUSPECT: "bold yellow", State.INVALID: "bold red"}
+
+REASONS_SHOWN = 6
+"""More than fit on a screen beside the table; the rest is in summary.json."""
+
+
+def end_table(summary: Summary) -> RenderableType:
+    """What a run prints at its end, for `rich.console.Console.print`."""
+    measured = [stage for stage in summary.stages if not stage.warmup]
+    parts: list[RenderableType] = []
+    if measured:
+        parts.append(_stages(measured))
+        parts += [Text(note, style="dim") for note in _footnotes(measured)]
+    parts.append(Text(summary.bend.line, style="bold"))
+    parts += _verdict(summary)
+    parts += [Text(f"missing: {item}", style="yellow") for item in summary.missing]
+    return Group(*parts)
+
+
+def _stages(stages: list[StageSummary]) -> Table:
+    closed = all(stage.concurrency is not None for stage in stages)
+    heads = [
+        "concur-\nrency" if closed else "load",
+        "tok/s",
+        "of\nlinear",
+        "tok/s per\nstream",
+        "TTFT ms\np50 / p99",
+        "ITL ms\np50 / p99",
+        "queue wait ms\np50 / p99",
+        "cache\nhits",
+    ]
+    if any(failed_ratio(stage) for stage in stages):
+        heads.append("failed")
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
+    for head in heads:
+        table.add_column(head, justify="right")
+    for stage in stages:
+        table.add_row(*(Text(cell) for cell in stage_cells(stage)[: len(heads)]))
+    return table
+
+
+def stage_cells(stage: StageSummary) -> tuple[str, ...]:
+    """One row of the table, also that of the page."""
+    return (
+        stage.label,
+        number(stage.output_tok_per_s),
+        percent(stage.linear_ratio),
+        number(stage.tok_per_s_per_stream),
+        _p50_p99(stage.ttft_ms),
+        _p50_p99(stage.itl_ms),
+        _p50_p99(stage.queue_wait_ms) + ("*" if stage.queue_wait_source == "estimated" else ""),
+        percent(stage.cached_ratio),
+        percent(failed_ratio(stage)),
+    )
+
+
+def failed_ratio(stage: StageSummary) -> float | None:
+    """Share of a stage's requests that did not end ok; None when it had none."""
+    total = sum(stage.requests.values())
+    return (total - stage.requests.get("ok", 0)) / total if total else None
+
+
+def _p50_p99(values: Percentiles | None) -> str:
+    return ABSENT if values is None else f"{number(values.p50)} / {number(values.p99)}"
+
+
+def _footnotes(stages: list[StageSummary]) -> list[str]:
+    notes = []
+    if any(stage.queue_wait_source == "estimated" for stage in stages):
+        notes.append("* estimated: TTFT beyond that of an unloaded server for the same prompt length")
+    return notes
+
+
+def _verdict(summary: Summary) -> list[RenderableType]:
+    verdict = summary.verdict
+    style = STATE_STYLES[verdict.state]
+    lines: list[RenderableType] = [Text.assemble(("verdict: ", "bold"), (verdict.state.value, style))]
+    for reason in verdict.reasons[:REASONS_SHOWN]:
+        when = f" [{spans(reason.seconds, summary.started_unix_ns)}]" if reason.seconds else ""
+        line = Text.assemble((f"{reason.state.value}: ", STATE_STYLES[reason.state]), reason.text, (when, "dim"))
+        lines.append(Padding(line, (0, 0, 0, 2)))
+    if len(verdict.reasons) > REASONS_SHOWN:
+        lines.append(Padding(f"and {len(verdict.reasons) - REASONS_SHOWN} more in summary.json", (0, 0, 0, 2)))
+    return lines

@@ -1,0 +1,69 @@
+"""The columns this package reads from a run's Parquet files, and nothing else of them."""
+
+import polars as pl
+
+from tokswarm.errors import ReportError
+
+REQUESTS: dict[str, pl.DataType] = {
+    "worker": pl.String(),
+    "class_name": pl.String(),
+    "stage": pl.String(),
+    "outcome": pl.String(),
+    "sent_ns": pl.Int64(),
+    "sent_unix_ns": pl.Int64(),
+    "done_ns": pl.Int64(),
+    "ttft_ms": pl.Float64(),
+    "ttfo_ms": pl.Float64(),
+    "tpot_ms": pl.Float64(),
+    "e2e_ms": pl.Float64(),
+    "schedule_lag_ms": pl.Float64(),
+    "prompt_tokens_planned": pl.Int64(),
+    "prompt_tokens": pl.Int64(),
+    "max_tokens": pl.Int64(),
+    "output_tokens": pl.Int64(),
+    "output_tokens_source": pl.String(),
+    "cached_tokens": pl.Int64(),
+    "ideal_cached_tokens": pl.Int64(),
+    "queue_wait_ms": pl.Float64(),
+    "queue_wait_source": pl.String(),
+    "slo_met": pl.Boolean(),
+    "merged_arrivals": pl.Int64(),
+    "unstamped_arrivals": pl.Int64(),
+    "arrivals_ns": pl.List(pl.Int64()),
+    "arrival_tokens": pl.List(pl.Int64()),
+}
+"""`requests.parquet`: one row per finished request (measure/record.py)."""
+
+WORKERS: dict[str, pl.DataType] = {
+    "worker": pl.String(),
+    "second_unix": pl.Int64(),
+    "loop_lag_p99_ms": pl.Float64(),
+    "loop_lag_max_ms": pl.Float64(),
+    "cpu_ratio": pl.Float64(),
+    "log_lost": pl.Int64(),
+}
+"""`workers.parquet`: one row per worker and second (measure/window.py)."""
+
+FLEET: dict[str, pl.DataType] = {
+    "second_unix": pl.Int64(),
+    "class_name": pl.String(),
+    "stage": pl.String(),
+    "dropped": pl.Int64(),
+}
+"""`fleet.parquet`: one row per class, stage and second (measure/window.py)."""
+
+
+def empty(columns: dict[str, pl.DataType]) -> pl.DataFrame:
+    """A table without rows, for a run that left none."""
+    return pl.DataFrame(schema=columns)
+
+
+def conform(table: pl.DataFrame, columns: dict[str, pl.DataType], name: str) -> pl.DataFrame:
+    """The columns that are read, in their types; a column that was all null arrives without one."""
+    absent = [column for column in columns if column not in table.columns]
+    if absent:
+        raise ReportError(
+            f"{name}: the columns {', '.join(absent)} are not there; found {', '.join(table.columns) or 'none'}",
+            hint="the run was written by another version of tokswarm; report it with that one",
+        )
+    return table.select(pl.col(column).cast(kind) for column, kind in columns.items())
