@@ -1,0 +1,1 @@
+"""Stand-ins that satisfy our protocols, for tests of what stands on them."""
