@@ -1,0 +1,53 @@
+# Targets with a `##` comment are listed by `make help`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit check bench boards clean services
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(DEV_STAMP): $(STAMP) pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+setup: $(DEV_STAMP) ## build .venv with everything for development
+
+demo: $(STAMP) ## simulator, master, two workers and the page: the default sweep, and where it bends
+	$(BIN)/tokswarm demo
+
+services: ## install the real servers the tests use (Debian, as root), else say what is skipped
+	@sh tests/install-services.sh
+
+test: $(DEV_STAMP) services ## everything CI runs: lint, types, unit and integration tests
+	$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -q
+
+unit: $(DEV_STAMP) ## the fast tests alone
+	$(BIN)/python -m pytest -q tests/unit
+
+check: $(DEV_STAMP) ## formatting, lint, types
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+boards: $(DEV_STAMP) ## build dashboards/*.json again from src/tokswarm/grafana
+	$(BIN)/python -m tokswarm.grafana.build dashboards
+
+bench: $(DEV_STAMP) ## the receive path against the bound and the openai SDK (needs cc)
+	$(BIN)/python benchmarks/receive_path.py
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
