@@ -75,9 +75,7 @@ class Crew:
             member
             for member in self.present()
             if member.final is None
-            and (
-                now_s - member.heard_s > PATIENCE_S or (windows_due and now_s - member.window_s > PATIENCE_S)
-            )
+            and (now_s - member.heard_s > PATIENCE_S or (windows_due and now_s - member.window_s > PATIENCE_S))
         ]
 
     def take_second(self, member: Member, second: Second, *, now_s: float) -> None:

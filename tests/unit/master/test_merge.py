@@ -102,7 +102,9 @@ def test_classes_and_stages_are_kept_apart_and_all_is_their_sum_per_stage() -> N
 
 def test_outcomes_and_open_requests_are_summed() -> None:
     windows = [
-        window("a", 7, 0, row(0, finished={"ok": 2, "timeout": 1}, in_flight=5, started=3, offered=4, dropped=1, late=2)),
+        window(
+            "a", 7, 0, row(0, finished={"ok": 2, "timeout": 1}, in_flight=5, started=3, offered=4, dropped=1, late=2)
+        ),
         window("b", 7, 0, row(0, finished={"ok": 3}, in_flight=6, started=1, offered=1)),
     ]
     whole = next(r for r in fleet_seconds(7, windows, ()) if r.class_name == ALL_CLASSES)
@@ -145,7 +147,12 @@ def test_goodput_is_nought_not_absent_when_a_class_has_limits_and_nothing_met_th
 
 def test_cache_shares_are_of_the_prompts_whose_server_says_so() -> None:
     windows = [
-        window("a", 7, 0, row(0, prompt_tokens=900, cached_tokens=100, cache_known_prompt_tokens=400, ideal_cached_tokens=200))
+        window(
+            "a",
+            7,
+            0,
+            row(0, prompt_tokens=900, cached_tokens=100, cache_known_prompt_tokens=400, ideal_cached_tokens=200),
+        )
     ]
     whole = fleet_seconds(7, windows, ())[0]
     assert whole.cached_ratio == 0.25

@@ -1,0 +1,560 @@
+"""The course of one run: plan, acks, stages, last words, logs, report.
+
+Written as the story it is: each step sends something and waits, in bounded time, for the whole crew.
+Whatever comes from workers is put in an inbox and taken in by the one greenlet that waits; nothing
+else changes a run.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any, Protocol
+
+import msgspec
+
+from tokswarm.errors import FleetError, TokswarmError
+from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
+from tokswarm.master.clock import Clock
+from tokswarm.master.crew import Crew, Member
+from tokswarm.master.link import FleetLink, FleetWorker, Received
+from tokswarm.master.log_fetch import LogFetch
+from tokswarm.master.merge import WindowMerge
+from tokswarm.master.run import NEXT_STATES, RunInfo, RunState
+from tokswarm.measure.record import Outcome
+from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond, WorkerSecond
+from tokswarm.traffic.plan import Plan, PlannedStage, Shard
+from tokswarm.traffic.units import enc_hook
+from tokswarm.version import VERSION
+from tokswarm.worker.messages import (
+    Ack,
+    Chunk,
+    Final,
+    Message,
+    Ping,
+    PlanMessage,
+    Second,
+    StageDone,
+    StageGo,
+    Stop,
+)
+
+_log = logging.getLogger(__name__)
+
+ACK_TIMEOUT_S = 10.0
+"""A plan of a long trace is a few MB, and its prompts' text is made before the ack."""
+LEAD_S = 0.5
+"""From the go to the start of a stage: it reaches every worker before."""
+STAGE_SLACK_S = 5.0
+"""What a worker may take beyond a stage's length and drain before it is given up."""
+STOP_DRAIN_S = 5.0
+"""Whoever presses stop does not wait for a long answer to end."""
+FINAL_TIMEOUT_S = 60.0
+"""A worker delivers what is left to the database before its last word."""
+FETCH_TIMEOUT_S = 600.0
+FETCHES_AT_ONCE = 8
+TURN_S = 0.25
+"""How often silence and overdue seconds are looked for when no message comes."""
+
+BY_PLAN, BY_USER, BY_SIGNAL, BY_ERROR = "plan", "user", "signal", "error"
+
+
+class RunJournal(Protocol):
+    """Where the master's own account of a run goes: its log, the database, the store, the live page."""
+
+    def seconds(self, rows: list[FleetSecond]) -> None:
+        """Closed seconds of the fleet."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """Something that belongs on every graph; given again with an end, it replaces the first."""
+        ...
+
+    @property
+    def database_error(self) -> str:
+        """Why the master's last write to the database failed; empty when it did not, or there is none."""
+        ...
+
+    def close(self) -> list[str]:
+        """Write the rest, in bounded time; notes on what was not delivered."""
+        ...
+
+
+class Course:
+    """One run under way. `gather`, then `drive`, then `wind_down`, by one greenlet; the rest by any."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        mix_yaml: str,
+        run_dir: Path,
+        workers: list[FleetWorker],
+        notes: list[str],
+        fleet: FleetLink,
+        journal: RunJournal,
+        clock: Clock,
+        report: Callable[[Path], dict[str, Any]],
+        on_change: Callable[[RunInfo], None],
+    ) -> None:
+        """`report` makes the run's report and gives back its summary; `on_change` hears of each change of state."""
+        self._plan = plan
+        self._mix_yaml = mix_yaml
+        self._run_dir = run_dir
+        self._fleet = fleet
+        self._journal = journal
+        self._clock = clock
+        self._report = report
+        self._on_change = on_change
+        now_s = clock.monotonic_s()
+        self._crew = Crew(
+            Member(worker=worker.worker, client=worker.client, index=index, heard_s=now_s, window_s=now_s)
+            for index, worker in enumerate(workers)
+        )
+        self._merge = WindowMerge(limited_classes=[c.name for c in plan.mix.classes if c.slo is not None])
+        self._warmup_stages = {stage.name for stage in plan.stages if stage.warmup}
+        self._inbox: deque[Received] = deque()
+        self._fetches: dict[str, LogFetch] = {}
+        self._stop_asked: str | None = None
+        self._watching = False
+        self._windows_due = False
+        self._stage_times: list[StageTimes] = []
+        self._lost: list[LostWorker] = []
+        self._told_again: set[str] = set()
+        self._strays = 0
+        self._error = ""
+        self._database_troubles: set[str] = set()
+        self._ended_unix_ns: int | None = None
+        self.info = RunInfo(
+            run_id=plan.run_id,
+            state=RunState.PREPARING,
+            mix_name=plan.mix.name,
+            base_url=plan.mix.target.base_url,
+            model=plan.model,
+            started_unix_ns=clock.unix_ns(),
+            workers=len(self._crew),
+            stages_total=len(plan.stages),
+            planned_s=sum(stage.duration_s for stage in plan.stages),
+            notes=tuple(notes),
+            run_dir=str(run_dir),
+        )
+
+    # --- by any greenlet ------------------------------------------------------------------------
+
+    def receive(self, received: Received) -> None:
+        """Put a worker's message in the inbox."""
+        if isinstance(received.message, Ping) and not self._watching:
+            return  # pings only tell who is alive; nobody asks now
+        self._inbox.append(received)
+        self._clock.wake()
+
+    def ask_stop(self, stopped_by: str) -> None:
+        """End the run early; asking again changes nothing."""
+        if self._stop_asked is None and not self._error:
+            self._stop_asked = stopped_by
+        self._clock.wake()
+
+    def health(self) -> dict[str, WorkerSecond]:
+        """The newest health of each worker in the run, by process."""
+        return {member.client: member.health for member in self._crew.all() if member.health is not None}
+
+    # --- the story ------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Send every worker its shard and wait for all answers. FleetError, and the run is over, when one says no."""
+        (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        (self._run_dir / "mix.yaml").write_text(self._mix_yaml)
+        self._write_run_file()
+        for member in self._crew.all():
+            shard = Shard(plan=self._plan, worker_index=member.index, worker_count=len(self._crew))
+            plan_message = PlanMessage(run_id=self._plan.run_id, shard=shard, deadline_s=self._deadline_s())
+            self._fleet.send(member.worker, plan_message)
+        self._wait(
+            lambda: bool(self._stop_asked or self._refusals() or not self._crew.without_ack()), within_s=ACK_TIMEOUT_S
+        )
+        if self._stop_asked:
+            return
+        refusals, silent = self._refusals(), [member.worker for member in self._crew.without_ack()]
+        if refusals or silent:
+            error = FleetError(
+                "; ".join(refusals)
+                or f"no answer to the plan from {', '.join(silent)} within {ACK_TIMEOUT_S:g} s; the run did not begin",
+                hint="look at the log of that worker; start again without it, or when it answers",
+            )
+            self._tell_all(Stop(run_id=self._plan.run_id, drain_s=0, reason="the run did not begin"))
+            self.fail(str(error))
+            raise error
+
+    def drive(self) -> None:
+        """Run the stages one by one, until the plan ends, a stop is asked for or nobody is left. FleetError."""
+        if self._stop_asked:
+            return
+        self._enter(RunState.RUNNING)
+        stages = len(self._plan.stages)
+        self._event("run", f"run {self._plan.run_id} began", f"{len(self._crew)} workers, {stages} stages")
+        self._fleet.begin_load()
+        self._watching = True
+        for member in self._crew.all():
+            member.heard_s = self._clock.monotonic_s()
+        for index, stage in enumerate(self._plan.stages):
+            if self._stop_asked:
+                break
+            self._run_stage(index, stage)
+            self._write_run_file()
+
+    def stop_by_error(self, error: str) -> None:
+        """The run cannot go on: it will be wound down and end as failed."""
+        self._error = self._error or error
+
+    def wind_down(self) -> None:
+        """Whatever happened: end the load, hear the last words, fetch the logs, report."""
+        stopped_by = self._stopped_by()
+        if stopped_by != BY_PLAN and self.info.state is not RunState.STOPPING:
+            self._enter(RunState.STOPPING)
+        self._tell_all(Stop(run_id=self._plan.run_id, drain_s=0, reason=stopped_by))
+        self._wait(lambda: not self._crew.without_final(), within_s=FINAL_TIMEOUT_S)
+        for member in self._crew.without_final():
+            self._lose(member, f"sent no last word within {FINAL_TIMEOUT_S:g} s")
+        self._emit(self._merge.take_rest())
+        self._fleet.end_load()
+        self._ended_unix_ns = self._clock.unix_ns()
+        self._event("run", f"run {self._plan.run_id} ended", self._error or f"ended by {stopped_by}")
+        self._enter(RunState.REPORTING)
+        self._fetch_logs()
+        self._watching = False
+        self._take_finals()
+        self._write_run_file()
+        self._write_report()
+        for note in self._journal.close():
+            self._note(note)
+        if self._error:
+            self.fail(self._error)
+        else:
+            self._set(ended_unix_ns=self._ended_unix_ns)
+            self._enter(RunState.FINISHED)
+
+    def fail(self, error: str) -> None:
+        """End the run as failed, here and now, with what there is."""
+        self._watching = False
+        self._error = error
+        if self.info.state.is_over:
+            return
+        if self._ended_unix_ns is None:
+            self._ended_unix_ns = self._clock.unix_ns()
+        self._set(error=error, ended_unix_ns=self._ended_unix_ns)
+        self._journal.close()
+        self._write_run_file()
+        self._enter(RunState.FAILED)
+
+    # --- stages -----------------------------------------------------------------------------------
+
+    def _run_stage(self, index: int, stage: PlannedStage) -> None:
+        start_s = self._clock.monotonic_s() + LEAD_S
+        start_unix_ns = self._clock.unix_ns() + round(LEAD_S * 1e9)
+        for member in self._crew.present():
+            go = StageGo(run_id=self._plan.run_id, index=index, start_unix_ns=start_unix_ns)
+            self._fleet.send(member.worker, go)
+        self._crew.expect_windows_from(start_s)
+        self._windows_due = True
+        self._set(stage=stage.name)
+        text = f"{stage.duration_s:g} s, drain at most {stage.drain_s:g} s{', warm-up' if stage.warmup else ''}"
+        self._event("stage", stage.name, text, unix_ns=start_unix_ns)
+        self._stage_times.append(
+            StageTimes(
+                name=stage.name, start_unix_ns=start_unix_ns, stop_unix_ns=start_unix_ns, end_unix_ns=start_unix_ns
+            )
+        )
+        self._wait(
+            lambda: self._stop_asked is not None or not self._crew.behind(index + 1),
+            within_s=LEAD_S + stage.duration_s + stage.drain_s + STAGE_SLACK_S,
+        )
+        stop_unix_ns = min(self._clock.unix_ns(), start_unix_ns + round(stage.duration_s * 1e9))
+        if self._stop_asked and self._crew.behind(index + 1):
+            self._stop_stage(index, stage)
+        self._windows_due = False
+        for member in self._crew.behind(index + 1):
+            self._lose(member, f"did not drain stage {stage.name} in time")
+        end_unix_ns = max(self._clock.unix_ns(), start_unix_ns)
+        self._stage_times[-1] = StageTimes(
+            name=stage.name,
+            start_unix_ns=start_unix_ns,
+            stop_unix_ns=max(stop_unix_ns, start_unix_ns),
+            end_unix_ns=end_unix_ns,
+        )
+        self._event("stage", stage.name, text, unix_ns=start_unix_ns, end_unix_ns=end_unix_ns)
+        self._set(stage="", stages_done=index + 1)
+        if not self._crew.present():
+            raise FleetError("every worker was lost", hint="look at the workers' logs; their records are kept there")
+
+    def _stop_stage(self, index: int, stage: PlannedStage) -> None:
+        drain_s = min(stage.drain_s, STOP_DRAIN_S)
+        self._enter(RunState.STOPPING)
+        self._tell_all(Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=self._stopped_by()))
+        self._wait(lambda: not self._crew.behind(index + 1), within_s=drain_s + STAGE_SLACK_S)
+
+    # --- what comes from the workers --------------------------------------------------------------
+
+    def _wait(self, done: Callable[[], bool], *, within_s: float) -> bool:
+        deadline_s = self._clock.monotonic_s() + within_s
+        while True:
+            self._take_in()
+            if done():
+                return True
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return False
+            self._clock.wait(min(left_s, TURN_S))
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            self._take(self._inbox.popleft())
+        now_s = self._clock.monotonic_s()
+        if self._watching:
+            for member in self._crew.silent(now_s=now_s, windows_due=self._windows_due):
+                self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
+        expected = [member.worker for member in self._crew.without_final()]
+        self._emit(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
+        self._say_database_trouble("the master", self._journal.database_error)
+        for fetch in self._fetches.values():
+            again = fetch.overdue(now_s=now_s)
+            if again is not None:
+                self._fleet.send(fetch.worker, again)
+
+    def _take(self, received: Received) -> None:
+        message, member = received.message, self._crew.member(received.client)
+        if isinstance(message, Chunk):  # also from a new process that serves the log of a lost one
+            if message.run_id == self._plan.run_id:
+                self._take_chunk(received.worker, message, received.received_s)
+            return
+        if member is None or (message.run_id != self._plan.run_id and not isinstance(message, Ping)):
+            self._strays += not isinstance(message, Ping)
+            return
+        member.heard_s = max(member.heard_s, received.received_s)
+        if member.gone:
+            self._take_from_gone(member, message)
+            return
+        match message:
+            case Ack():
+                member.ack = message
+            case Second():
+                self._take_second(member, message, received.received_s)
+            case StageDone():
+                member.stages_done = max(member.stages_done, message.index + 1)
+            case Final():
+                self._take_final(member, message)
+
+    def _take_from_gone(self, member: Member, message: Message) -> None:
+        """It was only silent: what it says now is no part of the run, but its log will be."""
+        if isinstance(message, Final):
+            member.final = message
+        elif not isinstance(message, Ping):
+            self._strays += 1
+        if member.final is None and member.client not in self._told_again:
+            self._told_again.add(member.client)
+            self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost, then heard again"))
+
+    def _take_second(self, member: Member, second: Second, received_s: float) -> None:
+        if second.window.worker != member.worker:
+            self._strays += 1
+            return
+        self._crew.take_second(member, second, now_s=received_s)
+        self._merge.add(second.window)
+        requests = dict(self.info.requests)
+        output_tokens = self.info.output_tokens
+        for row in second.window.rows:
+            output_tokens += row.output_tokens
+            for outcome, count in row.finished.items():
+                requests[outcome] = requests.get(outcome, 0) + count
+        self.info = msgspec.structs.replace(self.info, requests=requests, output_tokens=output_tokens)
+        self._say_database_trouble(member.worker, second.health.sink_error)
+
+    def _take_final(self, member: Member, final: Final) -> None:
+        member.final = final
+        if self._windows_due and member.stages_done < len(self._stage_times):
+            self._lose(member, final.error or "ended before its stage did")
+        elif final.error:
+            self._note(f"worker {member.worker}: {final.error}")
+        if not member.gone:
+            member.in_flight = 0
+
+    def _take_chunk(self, worker: str, chunk: Chunk, now_s: float) -> None:
+        fetch = self._fetches.get(worker)
+        if fetch is None:
+            self._strays += 1
+            return
+        question = fetch.take(chunk, now_s=now_s)
+        if question is not None:
+            self._fleet.send(worker, question)
+
+    def _lose(self, member: Member, reason: str) -> None:
+        member.gone = reason
+        unix_ns = self._clock.unix_ns()
+        self._lost.append(LostWorker(worker=member.worker, unix_ns=unix_ns, in_flight=member.in_flight))
+        if member.in_flight:
+            requests = dict(self.info.requests)
+            requests[Outcome.LOST] = requests.get(Outcome.LOST, 0) + member.in_flight
+            self.info = msgspec.structs.replace(self.info, requests=requests)
+        text = f"{reason}; {member.in_flight} requests were in flight and count as lost"
+        _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, text)
+        self._event("worker", f"worker {member.worker} lost", text)
+        self._note(f"worker {member.worker} was lost: {text}")
+        self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
+        self._fleet.drop(member.client)
+
+    # --- logs and report ----------------------------------------------------------------------------
+
+    def _fetch_logs(self) -> None:
+        waiting = [member for member in self._crew.all() if self._can_fetch(member)]
+        while waiting:
+            batch, waiting = waiting[:FETCHES_AT_ONCE], waiting[FETCHES_AT_ONCE:]
+            now_s = self._clock.monotonic_s()
+            self._fetches = {
+                member.worker: LogFetch(
+                    run_id=self._plan.run_id,
+                    worker=member.worker,
+                    path=self._run_dir / "logs" / f"{member.worker}.log",
+                    now_s=now_s,
+                )
+                for member in batch
+            }
+            for fetch in self._fetches.values():
+                self._fleet.send(fetch.worker, fetch.question())
+            self._wait(lambda: all(fetch.done for fetch in self._fetches.values()), within_s=FETCH_TIMEOUT_S)
+            for fetch in self._fetches.values():
+                fetch.give_up(f"not done within {FETCH_TIMEOUT_S:g} s")
+                if fetch.error:
+                    self._note(
+                        f"the log of worker {fetch.worker} is not complete here ({fetch.bytes_fetched} bytes): "
+                        f"{fetch.error}; the whole is in the worker's own data directory"
+                    )
+            self._fetches = {}
+
+    def _can_fetch(self, member: Member) -> bool:
+        if not member.gone:
+            return True
+        answers = any(w.worker == member.worker and w.state != "silent" for w in self._fleet.workers())
+        if not answers:
+            self._note(f"the log of worker {member.worker} was not fetched: it does not answer; the log is on its disk")
+        return answers
+
+    def _take_finals(self) -> None:
+        finals = [member.final for member in self._crew.all() if member.final is not None]
+        if len(finals) == len(self._crew) and not self._lost:  # the exact count, whatever became of the windows
+            self._set(output_tokens=sum(final.output_tokens for final in finals))
+        for final in finals:
+            if final.log_lost:
+                self._note(f"worker {final.worker}: {final.log_lost} records could not be written to its log")
+            if final.sink_backlog_bytes:
+                self._note(
+                    f"worker {final.worker}: {final.sink_backlog_bytes} bytes of its log are not in the database yet "
+                    f"({final.sink_error or 'no more time'}); send them with `tokswarm export`"
+                )
+        if self._merge.missing:
+            self._note(f"{self._merge.missing} windows never came: gaps in the live graphs, not in the logs")
+        if self._merge.late:
+            self._note(f"{self._merge.late} windows came late and are missing from the live graphs only")
+        if self._strays:
+            self._note(f"{self._strays} messages of other runs or of workers given up were dropped")
+
+    def _write_report(self) -> None:
+        try:
+            summary = self._report(self._run_dir)
+        except TokswarmError as error:
+            _log.warning("run %s: no report: %s", self._plan.run_id, error)
+            self.stop_by_error(f"no report: {error}")
+            return
+        verdict, bend = summary.get("verdict") or {}, summary.get("bend")
+        self._set(verdict=verdict.get("state"), bend=bend.get("line") if isinstance(bend, dict) else bend)
+        reasons = "; ".join(_text(reason) for reason in verdict.get("reasons", ()))
+        self._event("verdict", f"the run is {verdict.get('state')}", reasons or "no reason against it")
+
+    def _write_run_file(self) -> None:
+        run_file = RunFile(
+            run_id=self._plan.run_id,
+            mix=self._plan.mix,
+            model=self._plan.model,
+            stages=self._plan.stages,
+            stage_times=self._stage_times,
+            fit=self._plan.fit,
+            content_seed=self._plan.content_seed,
+            workers=[member.worker for member in self._crew.all()],
+            lost_workers=self._lost,
+            missing_windows=self._merge.missing,
+            started_unix_ns=self.info.started_unix_ns,
+            ended_unix_ns=self._ended_unix_ns or self._clock.unix_ns(),
+            stopped_by=self._stopped_by(),
+            error=self._error,
+            notes=list(self.info.notes),
+            versions={"tokswarm": VERSION, "python": python_version(), "locust": version("locust")},
+        )
+        path = self._run_dir / "run.json"
+        try:
+            draft = path.with_suffix(".json.part")
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(run_file, enc_hook=enc_hook), indent=2))
+            draft.replace(path)
+        except OSError as error:
+            _log.warning("run %s: %s cannot be written: %s", self._plan.run_id, path, error)
+            self._note(f"run.json could not be written: {error.strerror}")
+
+    # --- small things ---------------------------------------------------------------------------------
+
+    def _stopped_by(self) -> str:
+        if self._error:
+            return BY_ERROR
+        return self._stop_asked or BY_PLAN
+
+    def _deadline_s(self) -> float:
+        each_s = LEAD_S + STAGE_SLACK_S
+        return sum(stage.duration_s + stage.drain_s + each_s for stage in self._plan.stages) + FINAL_TIMEOUT_S
+
+    def _refusals(self) -> list[str]:
+        return [
+            f"worker {member.worker} cannot run its shard: {member.ack.error}"
+            for member in self._crew.all()
+            if member.ack is not None and member.ack.error
+        ]
+
+    def _tell_all(self, message: Message) -> None:
+        for member in self._crew.present():
+            self._fleet.send(member.worker, message)
+
+    def _emit(self, rows: list[FleetSecond]) -> None:
+        if not rows:
+            return
+        self._journal.seconds(rows)
+        rates = [r.output_tok_per_s for r in rows if r.class_name == ALL_CLASSES and r.stage not in self._warmup_stages]
+        if rates:
+            peak_tok_per_s = max(float(max(rates)), self.info.peak_tok_per_s or 0.0)
+            self.info = msgspec.structs.replace(self.info, peak_tok_per_s=peak_tok_per_s)
+
+    def _event(
+        self, kind: str, title: str, text: str, *, unix_ns: int | None = None, end_unix_ns: int | None = None
+    ) -> None:
+        if unix_ns is None:
+            unix_ns = self._clock.unix_ns()
+        self._journal.event(Event(unix_ns=unix_ns, kind=kind, title=title, text=text, end_unix_ns=end_unix_ns))
+
+    def _say_database_trouble(self, who: str, error: str) -> None:
+        if not error or who in self._database_troubles:
+            return
+        self._database_troubles.add(who)
+        self._event("database", f"the database does not take the data of {who}", error)
+        self._note(f"the database did not take data of {who} at first try: {error}; nothing is lost, the log has it")
+
+    def _note(self, note: str) -> None:
+        self.info = msgspec.structs.replace(self.info, notes=(*self.info.notes, note))
+
+    def _enter(self, state: RunState) -> None:
+        if state not in NEXT_STATES[self.info.state]:
+            raise AssertionError(f"a run cannot go from {self.info.state} to {state}")
+        self._set(state=state)
+
+    def _set(self, **changes: Any) -> None:
+        self.info = msgspec.structs.replace(self.info, **changes)
+        self._on_change(self.info)
+
+
+def _text(reason: object) -> str:
+    return str(reason.get("text", reason)) if isinstance(reason, dict) else str(reason)

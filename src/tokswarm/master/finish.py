@@ -1,0 +1,78 @@
+"""What makes a run's report: record logs to Parquet, then `summary.json` and `curve.html`, in a process of its own.
+
+Turning logs into tables holds the interpreter for hundreds of milliseconds at a time; in the master's
+own process it would stall the fleet. Run by hand: `python -m tokswarm.master.finish RUN_DIR`.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gevent import subprocess
+
+from tokswarm.errors import TokswarmError
+
+TIMEOUT_S = 900.0
+NICENESS = 10
+
+
+def finish(run_dir: Path) -> None:
+    """Make the tables and the report of a run from what is in its directory. TokswarmError."""
+    # Heavy imports that only the child process needs.
+    from tokswarm.insight.report import write_report  # noqa: PLC0415
+    from tokswarm.sink.parquet import write_parquet  # noqa: PLC0415
+
+    write_parquet(sorted((run_dir / "logs").glob("*.log")), run_dir)
+    write_report(run_dir)
+
+
+def finish_in_child(run_dir: Path) -> dict[str, Any]:
+    """The same in a niced child process; the summary. TokswarmError when it fails or takes too long."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tokswarm.master.finish", str(run_dir)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "POLARS_MAX_THREADS": "1"},
+        start_new_session=True,  # the terminal's Ctrl-C stops the load, not the report
+    )
+    hint = f"try `tokswarm report {run_dir.name}` again; the logs are in {run_dir / 'logs'}"
+    try:
+        _, errors = child.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise TokswarmError(f"the report of {run_dir} took longer than {TIMEOUT_S:g} s", hint=hint) from error
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    if child.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        raise TokswarmError(f"the report of {run_dir} could not be made: {last[0]}", hint=hint)
+    return read_summary(run_dir)
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """`summary.json` of a run as it is. TokswarmError when there is none."""
+    path = run_dir / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise TokswarmError(f"{path} cannot be read: {error}") from error
+    return summary
+
+
+def main() -> int:
+    """The child process."""
+    os.nice(NICENESS)
+    try:
+        finish(Path(sys.argv[1]))
+    except TokswarmError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
