@@ -131,6 +131,13 @@ class TrafficClass(Spec, frozen=True, kw_only=True):
 # --- target -------------------------------------------------------------------------------------
 
 
+class Tls(Spec, frozen=True, kw_only=True):
+    verify: bool = True
+    """False is said in the run's notes."""
+    ca_file: str | None = None
+    """Certificates to trust instead of the system's."""
+
+
 class Target(Spec, frozen=True, kw_only=True):
     """The endpoint."""
 
@@ -143,6 +150,8 @@ class Target(Spec, frozen=True, kw_only=True):
     """A reference, `env:NAME` or `file:PATH`, resolved on the worker; None: no key is sent."""
     headers: dict[str, str] = {}
     """Sent with every request; a value `env:NAME` is resolved on the worker."""
+    tls: Tls = Tls()
+    """For https targets."""
     connect_timeout: Duration = Duration.parse("10s")
     first_byte_timeout: Duration = Duration.parse("120s")
     gap_timeout: Duration = Duration.parse("60s")

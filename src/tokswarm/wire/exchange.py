@@ -1,18 +1,18 @@
 """One request and its response on a connection: a small machine that the receive loop drives.
 
-connecting → sending → waiting → answering → over. `on_done` is called once, outside the loop's
+connecting → securing → sending → waiting → answering → over. `on_done` is called once, outside the loop's
 callback, when it is over, whatever the outcome.
 """
 
 import enum
 import errno
-import socket
+import ssl
 import time
 from collections.abc import Callable
 
 from tokswarm.measure.record import Outcome
 from tokswarm.wire.answer import Answer, LiveRow, error_text, is_context_error
-from tokswarm.wire.connection import Connection, ConnectionPool
+from tokswarm.wire.connection import Connection, ConnectionPool, TunnelRefusedError
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
 from tokswarm.wire.redact import redact
@@ -40,6 +40,7 @@ class Deadlines:
 
 class _Phase(enum.Enum):
     CONNECTING = "connecting"
+    SECURING = "securing the connection"
     SENDING = "sending"
     WAITING = "waiting"
     STREAMING = "streaming"
@@ -55,16 +56,16 @@ class Exchange:
         "_connection",
         "_deadlines",
         "_on_done",
-        "_out",
         "_parser",
         "_phase",
         "_pool",
         "_receiver",
+        "_request",
         "_secret",
-        "_writing",
         "answer",
         "begun_ns",
         "connect_ns",
+        "connected_ns",
         "done_ns",
         "error",
         "headers_ns",
@@ -88,7 +89,7 @@ class Exchange:
         secret: str | None,
         on_done: "Callable[[Exchange], None]",
     ) -> None:
-        self._out = memoryview(request)
+        self._request = request
         self._pool = pool
         self._receiver = receiver
         self._deadlines = deadlines
@@ -98,15 +99,16 @@ class Exchange:
         self._phase = _Phase.CONNECTING
         self._connection: Connection | None = None
         self._body: list[bytes] = []
-        self._writing = False
         self.answer = Answer(live)
         self.raw_body = b""
         """The body when it was no event stream."""
         self.reused = False
         """The connection had served before."""
         self.begun_ns = 0
+        self.connected_ns: int | None = None
+        """TCP was up; None: a kept connection, or not yet."""
         self.connect_ns: int | None = None
-        """How long the connection took to open; None: a kept one."""
+        """How long the connection took to open, tunnel and TLS included; None: a kept one."""
         self.sent_ns = 0
         self.headers_ns: int | None = None
         self.last_read_ns = 0
@@ -139,52 +141,40 @@ class Exchange:
         connection = None if fresh else self._pool.take_idle()
         try:
             if connection is not None:
-                self._take(connection)
-                self.reused = connection.used
-                self._receiver.hand_over(connection.fd, self)
-                self._send_first()
+                self._connection = connection
+                self.recvmsg = connection.recvmsg
+                self.reused = True
+                connection.belong_to(self)
+                self._send()
                 return
-            connection, established = self._pool.open()
-            self._take(connection)
-            self._writing = not established
-            self._receiver.add(connection.sock, self, writing=self._writing)
+            self._connection, established = self._pool.open(self)
             if established:
-                self._connected()
-        except OSError as error:
+                self._tcp_is_up()
+        except (OSError, TunnelRefusedError) as error:
             self.on_error(error)
 
-    def _take(self, connection: Connection) -> None:
-        self._connection = connection
-        self.recvmsg = connection.recvmsg
-
-    def _connected(self) -> None:
-        self.connect_ns = time.monotonic_ns() - self.begun_ns
-        self._send_first()
-
-    def _send_first(self) -> None:
-        self._phase = _Phase.SENDING
-        self.sent_ns = self.last_read_ns = time.monotonic_ns()
-        self._send_more()
-
-    def _send_more(self) -> None:
+    def _tcp_is_up(self) -> None:
         connection = self._connection
         assert connection is not None
-        try:
-            while self._out:
-                self._out = self._out[connection.send(self._out) :]
-        except BlockingIOError:
-            self._want_room(True)
-            return
-        self._phase = _Phase.WAITING
-        self._want_room(False)
+        self._phase = _Phase.SECURING
+        self.connected_ns = time.monotonic_ns()
+        connection.establish(self)
 
-    def _want_room(self, writing: bool) -> None:
-        if writing is not self._writing:
-            self._writing = writing
-            assert self._connection is not None
-            self._receiver.watch(self._connection.fd, writing=writing)
+    def _send(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        self._phase = _Phase.SENDING
+        self.sent_ns = self.last_read_ns = time.monotonic_ns()
+        if connection.write(self._request):
+            self._phase = _Phase.WAITING
+        self._request = b""
 
     # --- the loop's side ---
+
+    def on_established(self) -> None:
+        """The connection can carry the request."""
+        self.connect_ns = time.monotonic_ns() - self.begun_ns
+        self._send()
 
     def on_read(self, data: bytes, at_ns: int, stamped: bool) -> None:
         """Take one read, stamped."""
@@ -219,20 +209,24 @@ class Exchange:
             return
         if mask & EPOLLOUT and not mask & (EPOLLERR | EPOLLHUP):
             if self._phase is _Phase.CONNECTING:
-                code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if code:
-                    raise OSError(code, errno.errorcode.get(code, str(code)))
-                self._connected()
-            elif self._phase is _Phase.SENDING:
-                self._send_more()
+                connection.connected()
+                self._tcp_is_up()
+            elif self._phase is _Phase.SENDING and connection.flush():
+                self._phase = _Phase.WAITING
             if not mask & EPOLLIN:
                 return
-        self._read_all()
+        elif self._phase is _Phase.CONNECTING:
+            connection.connected()
+        self._read_all(connection)
 
     def on_error(self, error: Exception) -> None:
         """Whatever went wrong at the socket or in what it brought ends the exchange."""
         if isinstance(error, HttpProtocolError | EventTooLongError):
             self._end(Outcome.PROTOCOL, str(error), keep=False)
+        elif isinstance(error, ssl.SSLError):
+            self._end(Outcome.TLS, _tls_text(error, self._pool.target_name), keep=False)
+        elif isinstance(error, TunnelRefusedError):
+            self._end(Outcome.RESET, str(error), keep=False)
         elif isinstance(error, OSError):
             outcome, text = _socket_outcome(error)
             self._end(outcome, f"{text} while {self._phase.value} ({self._pool.target_name})", keep=False)
@@ -243,7 +237,7 @@ class Exchange:
     def check_deadlines(self, now_ns: int) -> None:
         """End the exchange if a part of it took too long (called a few times a second)."""
         limits = self._deadlines
-        if self._phase is _Phase.CONNECTING:
+        if self._phase in (_Phase.CONNECTING, _Phase.SECURING):
             if now_ns - self.begun_ns > limits.connect_ns:
                 self._end(Outcome.TIMEOUT, f"connect took longer than {limits.connect_ns / 1e9:g} s", keep=False)
         elif now_ns - self.sent_ns > limits.whole_ns:
@@ -258,11 +252,11 @@ class Exchange:
         """Give the request up; the connection is closed, so that the server may notice."""
         self._end(Outcome.ABORTED, reason, keep=False)
 
-    def _read_all(self) -> None:
+    def _read_all(self, connection: Connection) -> None:
         """Read until nothing is left: what came before a hang-up still counts."""
         while self._phase is not _Phase.OVER:
             try:
-                self._receiver.read(self)
+                connection.read(self)
             except BlockingIOError:
                 return
 
@@ -307,7 +301,7 @@ class Exchange:
 
     def _complete(self, at_ns: int) -> None:
         self.done_ns = self.done_ns or at_ns
-        keep = self._parser.keep_alive and not self._parser.leftover and not self._out
+        keep = self._parser.keep_alive and not self._parser.leftover and self._phase is not _Phase.SENDING
         if self._phase is _Phase.STREAMING:
             self.answer.end()
             self._judge_answer(keep=keep)
@@ -370,6 +364,12 @@ class Exchange:
 
     def _tell(self) -> None:
         self._on_done(self)
+
+
+def _tls_text(error: ssl.SSLError, target_name: str) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {target_name} is not trusted: {error.verify_message}"
+    return f"TLS with {target_name} failed: {error.reason or error}"
 
 
 def _socket_outcome(error: OSError) -> tuple[Outcome, str]:

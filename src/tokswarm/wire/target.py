@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from tokswarm.errors import ConfigError, PreflightError
 from tokswarm.traffic.mix import Target
 from tokswarm.version import VERSION
+from tokswarm.wire.tls import TlsSettings
 
 Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 """Address family and socket address."""
@@ -19,14 +21,17 @@ class ResolvedTarget:
 
     def __init__(self, target: Target, environ: Mapping[str, str] = os.environ) -> None:
         url = urllib.parse.urlsplit(target.base_url)
-        if url.scheme != "http" or not url.hostname:
+        if url.scheme not in ("http", "https") or not url.hostname:
             raise ConfigError(
-                f"target.base_url is {target.base_url!r}, expected http://HOST:PORT/v1",
-                hint="this version speaks plain HTTP only; put a local proxy that ends TLS in front of an https endpoint",
+                f"target.base_url is {target.base_url!r}, expected http://HOST:PORT/v1 or https://HOST/v1"
             )
         self.spec = target
         self.host = url.hostname
-        self.port = url.port or 80
+        self.port = url.port or (443 if url.scheme == "https" else 80)
+        self.tls = _tls_settings(target, self.host) if url.scheme == "https" else None
+        """None: plain HTTP."""
+        self.tunnel_request: bytes | None = None
+        """What opens a tunnel through a proxy; None: none is used."""
         self.name = f"{self.host}:{self.port}"
         self.path = url.path.rstrip("/")
         self.secret = resolve_reference(target.key, "target.key", environ)
@@ -62,6 +67,13 @@ class ResolvedTarget:
             f"{method} {path} HTTP/1.1\r\n{self._lines}\r\nAccept: {accept}\r\n"
             "Content-Type: application/json\r\nContent-Length: "
         ).encode("latin-1")
+
+
+def _tls_settings(target: Target, host: str) -> TlsSettings:
+    try:
+        return TlsSettings(server_name=host, verify=target.tls.verify, ca_file=target.tls.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"target.tls.ca_file {target.tls.ca_file!r} cannot be used: {error}") from error
 
 
 def resolve_reference(reference: str | None, where: str, environ: Mapping[str, str]) -> str | None:
