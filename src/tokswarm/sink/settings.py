@@ -1,0 +1,88 @@
+"""Where the database is and who we are to it: the official client's own environment variables."""
+
+from collections.abc import Mapping
+from typing import final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tokswarm.errors import ConfigError
+
+DEFAULT_BUCKET = "tokswarm"
+NO_ORG = "-"
+"""InfluxDB 1.8 and 3 ignore the organisation, but the API wants one to be named."""
+
+
+@final
+class Secret:
+    """A value that no repr, log or report shows; `reveal` gives it to what must send it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)" if self._value else "Secret()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+class InfluxSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A database that takes `/api/v2/write`: InfluxDB 1.8, 2, 3, or a server that is compatible."""
+
+    url: str
+    token: Secret = Secret("")
+    """Empty: none is sent. `user:password` for InfluxDB 1.8."""
+    org: str = NO_ORG
+    bucket: str = DEFAULT_BUCKET
+    """InfluxDB 1.8: the database, or `database/retention policy`."""
+    token_points: bool = True
+    """Write a point for every token arrival, beside the packed gaps of each request."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> "InfluxSettings | None":
+        """The settings in these variables (docs/influxdb.md#settings); None without INFLUXDB_V2_URL. ConfigError."""
+        url = environ.get("INFLUXDB_V2_URL", "").strip().rstrip("/")
+        if not url:
+            return None
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+            _ = parts.port
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ConfigError(
+                f"INFLUXDB_V2_URL is {url.rpartition('@')[2]!r}, expected http://HOST:PORT or https://HOST:PORT",
+                hint="for a database on this machine: INFLUXDB_V2_URL=http://127.0.0.1:8086",
+            )
+        if parts.username or parts.password:
+            raise ConfigError(
+                f"INFLUXDB_V2_URL for {parts.hostname} holds a user or a password",
+                hint="put them into INFLUXDB_V2_TOKEN, for InfluxDB 1.8 as user:password",
+            )
+        return cls(
+            url=url,
+            token=Secret(environ.get("INFLUXDB_V2_TOKEN", "").strip()),
+            org=environ.get("INFLUXDB_V2_ORG", "").strip() or NO_ORG,
+            bucket=environ.get("INFLUXDB_V2_BUCKET", "").strip() or DEFAULT_BUCKET,
+            token_points=_switch(environ, "TOKSWARM_TOKEN_POINTS"),
+        )
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    value = environ.get(name, "").strip().lower()
+    if value in ("", "on"):
+        return True
+    if value == "off":
+        return False
+    raise ConfigError(f"{name} is {environ[name]!r}, expected on or off")

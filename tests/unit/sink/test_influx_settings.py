@@ -1,0 +1,60 @@
+import pytest
+
+from tokswarm.errors import ConfigError
+from tokswarm.sink.settings import InfluxSettings, Secret
+
+
+def test_without_a_url_there_is_no_database() -> None:
+    assert InfluxSettings.from_environ({}) is None
+    assert InfluxSettings.from_environ({"INFLUXDB_V2_URL": " ", "INFLUXDB_V2_TOKEN": "t"}) is None
+
+
+def test_all_variables_are_read() -> None:
+    assert InfluxSettings.from_environ(
+        {
+            "INFLUXDB_V2_URL": "https://db.example:8086/",
+            "INFLUXDB_V2_TOKEN": "t0ps3cret",
+            "INFLUXDB_V2_ORG": "sre",
+            "INFLUXDB_V2_BUCKET": "launch/autogen",
+            "TOKSWARM_TOKEN_POINTS": "off",
+        }
+    ) == InfluxSettings(
+        url="https://db.example:8086",
+        token=Secret("t0ps3cret"),
+        org="sre",
+        bucket="launch/autogen",
+        token_points=False,
+    )
+
+
+def test_a_url_alone_is_enough() -> None:
+    settings = InfluxSettings.from_environ({"INFLUXDB_V2_URL": "http://127.0.0.1:8086"})
+    assert settings == InfluxSettings(
+        url="http://127.0.0.1:8086", token=Secret(""), org="-", bucket="tokswarm", token_points=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        pytest.param({"INFLUXDB_V2_URL": "db.example:8086"}, "expected http://HOST:PORT", id="no scheme"),
+        pytest.param({"INFLUXDB_V2_URL": "http://:8086"}, "expected http://HOST:PORT", id="no host"),
+        pytest.param({"INFLUXDB_V2_URL": "http://me:t0ps3cret@db:port"}, "expected http://HOST:PORT", id="no port"),
+        pytest.param({"INFLUXDB_V2_URL": "http://me:t0ps3cret@db"}, "holds a user or a password", id="password in url"),
+        pytest.param(
+            {"INFLUXDB_V2_URL": "http://db", "TOKSWARM_TOKEN_POINTS": "maybe"},
+            "'maybe', expected on or off",
+            id="switch",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        InfluxSettings.from_environ(environ)
+    assert "t0ps3cret" not in str(caught.value)
+
+
+def test_the_token_is_in_no_repr() -> None:
+    settings = InfluxSettings(url="http://db", token=Secret("t0ps3cret"))
+    assert "t0ps3cret" not in f"{settings!r} {settings} {settings.token!r} {settings.token}"
+    assert settings.token.reveal() == "t0ps3cret"
