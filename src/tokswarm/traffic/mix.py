@@ -132,6 +132,8 @@ class TrafficClass(Spec, frozen=True, kw_only=True):
 
 
 class Tls(Spec, frozen=True, kw_only=True):
+    """Whom to trust behind an https address."""
+
     verify: bool = True
     """False is said in the run's notes."""
     ca_file: str | None = None

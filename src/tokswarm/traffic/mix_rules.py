@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 from tokswarm.traffic.distribution import LARGEST_DRAW
-from tokswarm.traffic.mix import Distribution, Limit, Lognormal, Mix, Prompt, Slo, Stage, Target, TrafficClass
+from tokswarm.traffic.mix import Distribution, Limit, Lognormal, Mix, Prompt, Slo, Stage, Target, Tls, TrafficClass
 from tokswarm.traffic.planning import stage_names
 from tokswarm.traffic.strict_yaml import Problem
 
@@ -44,12 +44,14 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
 def _target(target: Target) -> Iterator[Problem]:
     if what := _bad_url(target.base_url):
         yield Problem("target.base_url", what, "write it as http://host:port/v1")
+    if target.tls != Tls() and target.base_url.startswith("http://"):
+        yield Problem("target.tls", "goes with an https address only")
     if target.model is not None and not target.model.strip():
         yield Problem("target.model", "is empty", "leave it out to take the first model that the endpoint lists")
     if target.key is not None and not _KEY_REFERENCE.fullmatch(target.key):
         yield Problem(
             "target.key",
-            "is a key itself, or no reference; a mix is stored and sent around, so it must not hold one",
+            "is not a reference but perhaps the key itself; a mix is stored and sent around, so it must not hold one",
             "write env:NAME or file:PATH; each worker reads the key from there",
         )
     for name, value in target.headers.items():
@@ -70,7 +72,8 @@ def _bad_url(url: str) -> str:
     if has_user:
         return "holds a user or password; use target.key or target.headers with a reference"
     if parts.scheme not in {"http", "https"} or not host:
-        return f"expected an http:// or https:// address, came {url!r}"
+        came = repr(url) if not re.search("[@?#]", url) else "something else"
+        return f"expected an http:// or https:// address, came {came}"
     if port_is_zero or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
         return f"is no address that can be connected to: {url!r}"
     if parts.query or parts.fragment:

@@ -6,6 +6,7 @@ types in any encoding as their text, for which they must not be dataclasses: tho
 
 import math
 import re
+from decimal import Decimal
 from functools import total_ordering
 from typing import Any, Self
 
@@ -35,7 +36,7 @@ class Duration:
         parts = _DURATION_PART.findall(compact)
         if not parts or "".join(number + unit for number, unit in parts) != compact:
             raise ValueError(f"{text!r} is no duration; write it as 800ms, 5s, 2m, 1h or 1h30m")
-        nanoseconds = sum(round(float(number) * _NS_PER[unit]) for number, unit in parts)
+        nanoseconds = sum(round(Decimal(number) * _NS_PER[unit]) for number, unit in parts)
         if nanoseconds > _LONGEST_NS:
             raise ValueError(f"{text!r} is longer than a year")
         return cls(nanoseconds)

@@ -1,0 +1,102 @@
+"""Stages are spread out and named, traces are found and read, and every mix that ships plans."""
+
+from pathlib import Path
+
+import pytest
+from traffic_samples import sample_mix
+
+from tokswarm.errors import ConfigError
+from tokswarm.resources import resource_dir
+from tokswarm.traffic.mix import Arrivals, Constant, Stage, TraceSource
+from tokswarm.traffic.mixfile import load_mix
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Replay
+from tokswarm.traffic.planning import plan_stages
+from tokswarm.traffic.units import Duration, Rates
+
+FIVE_S = Duration.parse("5s")
+MIXES = resource_dir("locustfiles") / "mixes"
+ROWS = """\
+{"timestamp": 0, "input_length": 5, "output_length": 2}
+{"timestamp": 1500, "input_length": 9, "output_length": 2}
+"""
+
+
+def planned(*stages: Stage, folder: Path = Path()) -> list[PlannedStage]:
+    return plan_stages(sample_mix(load=stages), folder)
+
+
+def test_sweeps_are_spread_out_and_named_by_value() -> None:
+    stages = planned(
+        Stage(name="warm-up", concurrency=2, for_=FIVE_S, drain=Duration.parse("1s"), warmup=True),
+        Stage(name="sweep", concurrency=[1, 8], for_=FIVE_S),
+        Stage(name="open", rate=Rates.parse(["12.5/s", "600/m"]), for_=FIVE_S),
+        Stage(concurrency=3, for_=FIVE_S),
+        Stage(rate=Rates.parse("4/s"), arrivals=Arrivals(constant=Constant()), for_=FIVE_S),
+    )
+    assert [(stage.name, stage.load) for stage in stages] == [
+        ("warm-up", ClosedLoop(concurrency=2)),
+        ("sweep-1", ClosedLoop(concurrency=1)),
+        ("sweep-8", ClosedLoop(concurrency=8)),
+        ("open-12.5", OpenLoop(rate_per_s=12.5, arrivals="poisson")),
+        ("open-10", OpenLoop(rate_per_s=10, arrivals="poisson")),
+        ("concurrency-3", ClosedLoop(concurrency=3)),
+        ("rate-4", OpenLoop(rate_per_s=4, arrivals="constant")),
+    ]
+    assert [(stage.duration_s, stage.drain_s, stage.warmup) for stage in stages[:2]] == [(5, 1, True), (5, 30, False)]
+
+
+def test_a_trace_beside_the_mix_is_read_and_lasts_until_its_last_request(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(ROWS, encoding="utf-8")
+    (stage,) = planned(Stage(trace=TraceSource(file="own.jsonl")), folder=tmp_path)
+    assert isinstance(stage.load, Replay)
+    assert (stage.name, stage.duration_s, stage.load.rows, stage.load.trace) == ("replay", 1.501, 2, "own.jsonl")
+
+
+def test_a_trace_is_cut_at_the_end_of_its_stage(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(ROWS, encoding="utf-8")
+    (stage,) = planned(Stage(trace=TraceSource(file="own.jsonl"), for_=Duration.parse("1s")), folder=tmp_path)
+    assert isinstance(stage.load, Replay)
+    assert (stage.duration_s, stage.load.rows) == (0.001, 1)
+
+
+def test_a_trace_that_ships_is_found_from_anywhere(tmp_path: Path) -> None:
+    for file in ("azure_code.csv", "traces/azure_code.csv"):
+        (stage,) = planned(Stage(trace=TraceSource(file=file)), folder=tmp_path)
+        assert isinstance(stage.load, Replay)
+        assert stage.load.rows == 1500
+
+
+def test_a_missing_trace_is_an_error_that_lists_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"load\[0\]\.trace\.file: there is no trace 'no\.jsonl'") as caught:
+        planned(Stage(trace=TraceSource(file="no.jsonl")), folder=tmp_path)
+    shipped = resource_dir("locustfiles")
+    for place in (tmp_path / "no.jsonl", shipped / "no.jsonl", shipped / "traces" / "no.jsonl"):
+        assert str(place) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(MIXES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_mix_that_ships_loads_and_plans(path: Path) -> None:
+    mix = load_mix(path, {})
+    stages = plan_stages(mix, path.parent)
+    assert mix.name == path.stem
+    assert mix.description
+    assert stages[0].warmup
+    assert not any(stage.warmup for stage in stages[1:])
+    assert load_mix(path, {"OPENAI_BASE_URL": "http://elsewhere/v1"}).target.base_url == "http://elsewhere/v1"
+
+
+@pytest.mark.parametrize("name", ["mooncake-conversation", "mooncake-synthetic", "azure-code", "azure-conversation"])
+def test_the_replays_that_ship_suit_a_small_server_and_can_be_widened(name: str) -> None:
+    path = MIXES / f"{name}.yaml"
+    small = plan_stages(load_mix(path, {}), path.parent)[-1]
+    assert isinstance(small.load, Replay)
+    assert 50 <= small.duration_s <= 70
+    assert 2 <= small.load.rows / small.duration_s <= 3.5
+    widened = load_mix(path, {"MAX_PROMPT_TOKENS": "200000", "MAX_OUTPUT_TOKENS": "200000", "TRACE_ROWS": "1000"})
+    wide = plan_stages(widened, path.parent)[-1].load
+    assert isinstance(wide, Replay)
+    assert (wide.rows, wide.note) == (1000, "")
+
+
+def test_the_mixes_the_documents_name_ship() -> None:
+    assert {path.stem for path in MIXES.glob("*.yaml")} >= {"demo", "chat-sweep", "open-loop", "mooncake-conversation"}
