@@ -191,18 +191,19 @@ class ScriptedControl:
         summary = {
             "schema_version": 1,
             "stages": [_stage(name, self._stage_s) for name in names],
-            "bend": bend,
-            "verdict": {"state": "valid", "reasons": []},
+            "bend": {"found": True, "line": bend},
+            "missing": [],
+            "verdict": {"state": "suspect", "reasons": [_reason(self._now_s)]},
         }
         Path(info.run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
         Path(info.run_dir, "curve.html").write_text("<!doctype html><title>curve</title><h1>The curve</h1>")
-        self._note(run_id, "run", "run finished", "valid")
+        self._note(run_id, "run", "run finished", "suspect")
         self._change(
             run_id,
             state=RunState.FINISHED,
             ended_unix_ns=self._now_s * 10**9,
             stages_done=len(names),
-            verdict="valid",
+            verdict="suspect",
             bend=bend,
         )
 
@@ -267,6 +268,16 @@ class ScriptedControl:
         return WorkerInfo(worker=name, state="running" if running else "ready", host="127.0.0.1", health=health)
 
 
+def _reason(now_s: int) -> dict[str, object]:
+    return {
+        "state": "suspect",
+        "cause": "cpu",
+        "text": "worker-0 used 93 % of its core",
+        "stages": ["sweep-32"],
+        "seconds": [[now_s - 8, now_s - 5]],
+    }
+
+
 def _description() -> str:
     return "Short chats with shared prefixes, from 1 to 32 in flight."
 
@@ -322,14 +333,23 @@ def _stage(name: str, stage_s: int) -> dict[str, object]:
     figures: dict[str, object] = {
         "requests": {"ok": served * stage_s // 2 + 1, "rate_limited": stage_s} if wait_ms else {"ok": served * stage_s},
         "output_tok_per_s": served * STREAM_TOK_PER_S * 0.95,
+        "tok_per_s_per_stream": served * STREAM_TOK_PER_S * 0.95 / concurrency,
         "linear_ratio": round(served / concurrency * 0.95, 3),
         "ttft_ms": {"p50": 90.0 + wait_ms, "p90": 160.0 + wait_ms, "p99": 310.0 + wait_ms},
         "itl_ms": {"p50": 16.2, "p90": 19.0, "p99": 31.0 + served},
         "e2e_ms": {"p50": 2200.0, "p90": 4100.0, "p99": 7900.0},
+        "queue_wait_source": "server",
         "queue_wait_ms": {"p50": wait_ms, "p90": wait_ms * 1.4, "p99": wait_ms * 1.9},
         "cached_ratio": 0.31 if wait_ms else 0.62,
     }
-    whole = {"name": name, "concurrency": concurrency, "offered_per_s": None, **figures}
+    whole = {
+        "name": name,
+        "warmup": False,
+        "concurrency": concurrency,
+        "rate_per_s": None,
+        "offered_per_s": None,
+        **figures,
+    }
     return {**whole, "classes": {each: dict(figures) for each in CLASSES}}
 
 

@@ -27,7 +27,8 @@ export class Home {
     this.runs = new RunTable();
     this.trouble = h("div", {});
     this.live = h("section", { class: "card", "aria-labelledby": "live-title", tabindex: "-1" });
-    this.live.append(h("h2", { id: "live-title" }, "Live"), this.state.element, this.tiles.element);
+    this.liveTitle = h("h2", { id: "live-title" }, "Live");
+    this.live.append(this.liveTitle, this.state.element, this.tiles.element);
     this.charts = h("section", { "aria-label": "Charts of this run" }, this.panels.element);
     const form = h("section", { class: "card", "aria-labelledby": "start-title" }, h("h2", { id: "start-title" }, "Start a run"), this.form.element);
     this.split = h("div", { class: "split" }, form, this.live);
@@ -102,7 +103,10 @@ export class Home {
   #draw() {
     this.state.update(this.#run);
     // On a narrow screen what goes on comes before the form that cannot be used meanwhile.
-    this.split.classList.toggle("active", this.#run !== null && !isOver(this.#run));
+    const over = this.#run !== null && isOver(this.#run);
+    this.split.classList.toggle("active", this.#run !== null && !over);
+    this.liveTitle.textContent = over ? "Last run" : "Live";
+    this.tiles.element.hidden = over;
     this.charts.hidden = this.#series === null;
     this.tiles.update(this.#series);
     if (this.#series !== null) this.panels.update(this.#series);

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { Chart, ticksAt } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { EventList } from "./event_list.js";
-import { compact, perSecond, words } from "./format.js";
+import { compact, perSecond, timeOfDay, words } from "./format.js";
 import { LiveFeed } from "./live.js";
 import { Panels } from "./panels.js";
 import { problemBox } from "./problem_box.js";
@@ -18,6 +18,8 @@ const FILES = [
   ["summary.json", "Summary", "every figure of this page, as JSON"],
   ["requests.parquet", "Requests", "one row a request, as Parquet"],
 ];
+
+const SPANS_SHOWN = 5;
 
 export class RunPage {
   #detail = null;
@@ -33,14 +35,14 @@ export class RunPage {
     this.events = new EventList();
     this.stages = new StageTable();
     this.curve = new Chart({
-      title: "Output against concurrency",
-      about: "with what linear scaling would bring",
+      title: "Output against requests in flight",
+      about: "and what linear scaling would bring",
       series: [
         { label: "linear", tone: 6, faint: true },
         { label: "measured", tone: 1 },
       ],
       format: perSecond("tok"),
-      formatX: (x) => `${compact(x)} in flight`,
+      formatX: compact,
       ticksX: (...range) => ticksAt(this.#sweep().map((stage) => stage.concurrency))(...range),
       breakAt: Infinity,
       dots: true,
@@ -171,7 +173,7 @@ export class RunPage {
     const { summary } = this.#detail;
     const name = this.#className();
     this.stages.update(summary.stages ?? [], name);
-    fill(this.verdict, verdictBox(summary.verdict));
+    fill(this.verdict, verdictBox(summary.verdict), summary.missing?.length > 0 && h("p", { class: "problem" }, `Missing: ${summary.missing.join("; ")}`));
     const points = this.#sweep().map((stage) => {
       const figures = name === null ? stage : (stage.classes?.[name] ?? {});
       return { x: stage.concurrency, values: [null, figures.output_tok_per_s ?? null] };
@@ -190,7 +192,7 @@ function verdictBox(verdict) {
     suspect: "Suspect: read these numbers with the reasons in mind.",
     invalid: "Invalid: these numbers do not describe the endpoint.",
   };
-  const reasons = (verdict.reasons ?? []).map((reason) => h("li", {}, typeof reason === "string" ? reason : reasonText(reason)));
+  const reasons = verdict.reasons.map((reason) => h("li", {}, reason.text, h("small", {}, ` ${where(reason)}`)));
   return h(
     "div",
     { class: `verdict ${verdict.state}` },
@@ -199,8 +201,14 @@ function verdictBox(verdict) {
   );
 }
 
-function reasonText(reason) {
-  return Object.values(reason).filter((value) => typeof value === "string").join(": ");
+/** The stages and seconds a reason is about. */
+function where({ stages, seconds }) {
+  const spans = seconds.slice(0, SPANS_SHOWN).map(([first, last]) => {
+    const from = timeOfDay(first * 1e9);
+    return first === last ? from : `${from} to ${timeOfDay(last * 1e9)}`;
+  });
+  if (seconds.length > SPANS_SHOWN) spans.push(`and ${seconds.length - SPANS_SHOWN} more spans`);
+  return [stages.join(", "), spans.join(", ")].filter(Boolean).join("; ");
 }
 
 function card(title, content) {

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { fill, h } from "./dom.js";
-import { count, dateTime, duration } from "./format.js";
+import { compact, count, dateTime, duration, percent } from "./format.js";
 import { problemBox } from "./problem_box.js";
 
 export const isOver = (run) => run.state === "finished" || run.state === "failed";
@@ -107,8 +107,18 @@ function stageLine(run) {
   return `${run.stage || "between stages"} · ${place} · planned ${duration(run.planned_s)} without drains`;
 }
 
+function totals(run) {
+  const requests = Object.values(run.requests).reduce((sum, n) => sum + n, 0);
+  const failed = requests - (run.requests.ok ?? 0);
+  const parts = [`${compact(run.output_tokens)} output tokens`, `${count(requests)} requests`];
+  if (run.peak_tok_per_s !== null) parts.unshift(`peak ${compact(run.peak_tok_per_s)} tok/s`);
+  if (requests > 0) parts.push(`${percent(failed / requests)} not ok`);
+  return parts.join(" · ");
+}
+
 function outcome(run) {
   return [
+    isOver(run) && h("p", { class: "totals" }, totals(run)),
     run.error && h("p", { class: "problem" }, h("strong", {}, run.error)),
     run.bend && h("p", { class: "bend" }, run.bend),
     run.notes.length > 0 && h("ul", { class: "notes" }, ...run.notes.map((note) => h("li", {}, note))),

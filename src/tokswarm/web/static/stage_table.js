@@ -9,6 +9,7 @@ const COLUMNS = [
   ["Stage", (stage) => [stage.name, stage.warmup ? h("small", {}, "warm-up, not in the results") : null]],
   ["Load", (stage) => [load(stage)]],
   ["Output (tok/s)", (stage, figures) => [number(figures.output_tok_per_s)]],
+  ["Per stream (tok/s)", (stage, figures) => [number(figures.tok_per_s_per_stream)]],
   ["Of linear scaling", (stage, figures) => [percent(figures.linear_ratio)]],
   ["TTFT p50 / p99", (stage, figures) => [both(figures.ttft_ms)]],
   ["ITL p50 / p99", (stage, figures) => [both(figures.itl_ms)]],
@@ -52,7 +53,8 @@ function row(stage, figures) {
 
 function load(stage) {
   if (stage.concurrency !== null) return `${count(stage.concurrency)} in flight`;
-  return stage.offered_per_s === null ? ABSENT : `${number(stage.offered_per_s)} req/s`;
+  if (stage.rate_per_s) return `${number(stage.rate_per_s)} req/s`;
+  return stage.offered_per_s === null ? ABSENT : `trace, ${number(stage.offered_per_s)} req/s`;
 }
 
 function source(name) {
