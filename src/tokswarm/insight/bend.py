@@ -16,7 +16,7 @@ import itertools
 
 import msgspec
 
-from tokswarm.insight.figures import number, percent
+from tokswarm.insight.figures import counted, number, percent
 from tokswarm.insight.percentiles import Percentiles
 from tokswarm.insight.stage import CurvePoint, StageSummary, closed_curve
 from tokswarm.insight.verdict import Cause
@@ -97,8 +97,8 @@ def find_bend(stages: list[StageSummary], short_of: dict[str, Cause]) -> Bend:
     """Find the bend; `short_of` names the stages that the generator itself spoiled, and how."""
     curve = closed_curve(stages)
     if len(curve) < POINTS_MIN:
-        have = f"{len(curve)} of the {POINTS_MIN} concurrencies it takes"
-        return Bend(found=False, line=f"no bend to look for: the closed-loop stages measured {have}")
+        have = counted(len(curve), "concurrency", "concurrencies")
+        return Bend(found=False, line=f"no bend to look for: {have} measured, it takes {POINTS_MIN}")
     first = curve[0]
     if first.tok_per_s <= 0:
         return Bend(found=False, line=f"no bend to look for: no token arrived at concurrency {first.concurrency}")

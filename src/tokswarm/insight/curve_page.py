@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from tokswarm.insight.bend import Bend
-from tokswarm.insight.figures import number, percent, spans
+from tokswarm.insight.figures import counted, number, percent, spans
 from tokswarm.insight.percentiles import Percentiles
 from tokswarm.insight.stage import StageSummary, closed_curve
 from tokswarm.insight.summary import Summary
@@ -200,7 +200,7 @@ def _round_numbers(values: list[float]) -> list[float]:
 def _origin(summary: Summary) -> str:
     started = datetime.fromtimestamp(summary.started_unix_ns // 1_000_000_000, UTC)
     length_s = (summary.ended_unix_ns - summary.started_unix_ns) / 1e9
-    workers = f"{len(summary.workers)} worker{'' if len(summary.workers) == 1 else 's'}"
+    workers = counted(len(summary.workers), "worker")
     parts = [summary.run_id, summary.base_url, f"{started:%Y-%m-%d %H:%M:%S} UTC", f"{number(length_s)} s", workers]
     return escape(" · ".join(parts))
 
@@ -308,7 +308,7 @@ header p { margin: 4px 0 18px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 14px; margin: 0 0 16px; }
 .tiles > div, .chart { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px; }
 dt { color: var(--quiet); font-size: 13px; }
-small { font-weight: 400; font-size: 14px; }
+dd small { display: block; font-weight: 400; font-size: 13px; color: var(--quiet); }
 dd { margin: 0; font-size: 21px; font-weight: 600; }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 14px; margin-bottom: 16px; }
 .chart { margin: 0; }

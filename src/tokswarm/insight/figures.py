@@ -26,6 +26,11 @@ def percent(ratio: float | None) -> str:
     return f"{pct:.0f} %" if pct >= 10 or pct == 0 else f"{pct:.2g} %"
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: `1 worker`, `2 workers`, `3 concurrencies`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def spans(seconds: list[tuple[int, int]], started_unix_ns: int) -> str:
     """Seconds of a run, counted from its start: `12–15 s, 40 s`; at most five spans, then how many more."""
     start = started_unix_ns // 1_000_000_000

@@ -16,7 +16,7 @@ from tokswarm.insight.stage import StageSummary
 from tokswarm.insight.verdict import Cause, Evidence, State, Verdict, give_verdict
 from tokswarm.measure.record import Outcome
 from tokswarm.measure.window import ALL_CLASSES
-from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, PlannedStage
+from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, PlannedStage, Replay
 from tokswarm.traffic.units import enc_hook
 
 SCHEMA_VERSION = 1
@@ -118,7 +118,7 @@ def summarise(
         aborted_requests=len(requests.filter(pl.col("outcome") == Outcome.ABORTED.value)),
         unloaded_ttft=unloaded,
         missing=_missing(run, requests, workers),
-        notes=list(run.notes),
+        notes=_notes(run),
         seed=run.mix.seed,
         content_seed=run.content_seed,
         workers=list(run.workers),
@@ -284,6 +284,12 @@ def _spoiled_by_generator(verdict: Verdict) -> dict[str, Cause]:
             for stage in reason.stages:
                 spoiled.setdefault(stage, reason.cause)
     return spoiled
+
+
+def _notes(run: RunFile) -> list[str]:
+    """What the run had to say, and what was cut of the traces it replayed."""
+    cut = (stage.load.note for stage in run.stages if isinstance(stage.load, Replay))
+    return list(dict.fromkeys([*run.notes, *(note for note in cut if note)]))
 
 
 def _missing(run: RunFile, requests: pl.DataFrame, workers: pl.DataFrame) -> list[str]:

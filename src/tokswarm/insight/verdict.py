@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import polars as pl
 
-from tokswarm.insight.figures import number, percent
+from tokswarm.insight.figures import counted, number, percent
 from tokswarm.insight.run_file import RunFile
 from tokswarm.insight.stage import StageSummary
 from tokswarm.measure.record import Outcome
@@ -199,7 +199,7 @@ def _lost_workers(evidence: Evidence) -> list[Reason]:
     state = State.INVALID if hit and share > LOST_WORKER_INVALID_RATIO else State.SUSPECT
     names = ", ".join(worker.worker for worker in lost)
     in_flight = sum(worker.in_flight for worker in lost)
-    text = f"{len(lost)} of {len(evidence.run.workers)} workers were lost ({names}) with {in_flight} requests in flight"
+    text = f"{len(lost)} of {len(evidence.run.workers)} workers were lost ({names}) with {counted(in_flight, 'request')} in flight"
     text += f"; from then on {', '.join(hit)} had less load than asked" if hit else "; no measured stage was sending"
     return [
         Reason(
@@ -231,7 +231,7 @@ def _records_lost(evidence: Evidence) -> list[Reason]:
     if not lost:
         return []
     share = lost / (lost + sum(evidence.records_by_worker.values()))
-    text = f"{lost:,} records ({percent(share)}) could not be written to a worker's log (is its disk full?)"
+    text = f"{counted(lost, 'record')} ({percent(share)}) could not be written to a worker's log (is its disk full?)"
     return [Reason(state=_grade(share, 0, LOG_LOST_INVALID_RATIO), cause=Cause.RECORDS_LOST, text=text)]
 
 
@@ -239,7 +239,7 @@ def _missing_windows(evidence: Evidence) -> list[Reason]:
     missing = evidence.run.missing_windows
     if not missing:
         return []
-    text = f"{missing:,} one-second reports of workers never reached the master: the live graphs have holes"
+    text = f"{counted(missing, 'second')} of workers never reached the master: the live graphs have holes"
     return [Reason(state=State.SUSPECT, cause=Cause.MISSING_WINDOWS, text=text)]
 
 
@@ -294,7 +294,7 @@ def _worker_reason(
     bad = pl.concat([table for _, table in hits]).sort(column, descending=True)
     worst = bad.row(0, named=True)
     stages = [name for name, _ in hits]
-    where = f" ({len(bad)} worker-seconds in {', '.join(stages)})"
+    where = f" ({counted(len(bad), 'worker-second')} in {', '.join(stages)})"
     return Reason(
         state=state,
         cause=cause,
@@ -354,7 +354,7 @@ def _dropped(evidence: Evidence) -> list[Reason]:
         share = _share(stage.dropped, stage.dropped + _requests(stage))
         state = _grade(share, DROPPED_SUSPECT_RATIO, DROPPED_INVALID_RATIO)
         if state is not State.VALID:
-            text = f"{stage.name}: {stage.dropped:,} arrivals ({percent(share)}) were due and never sent"
+            text = f"{stage.name}: {counted(stage.dropped, 'arrival')} of those due ({percent(share)}) never sent"
             reasons.append(Reason(state=state, cause=Cause.DROPPED, text=text, stages=[stage.name]))
     return reasons
 
