@@ -6,7 +6,8 @@ The rules it keeps:
 - `POST /folders`: 409 when uid or title is taken.
 - `POST /dashboards/db`: 400 without a title, with a bad uid, for an unknown folder and for a provisioned board;
   an `id` that is not null must exist (404); a board of the uid is replaced when `overwrite` is set or `version` is
-- `POST /dashboards/db`: 400 without a title, with a bad uid, for an unknown folder, for a provisioned board;
+  the stored one, else 412 version-mismatch; the same title in a folder is allowed. It keeps `id` and counts
+  `version` up.
 - `POST /datasources`: 409 when the name or uid is taken. `PUT`: 403 for a provisioned one. What is secure is never
   given out, only that it is set.
 - Data sources by numeric id: 404, as in 13.
