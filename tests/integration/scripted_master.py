@@ -1,58 +1,91 @@
-"""Serves the pages and the API over a scripted run control, on Locust's own web app, until it is ended.
+"""A master process that a test drives by lines on its standard input: one JSON command, one JSON answer.
 
-Prints the address it listens on. Started as a process of its own by test_page.py, or by hand:
-
-    python tests/integration/scripted_master.py --second 1.0
+    python scripted_master.py PORT DATA_DIR LOCAL_WORKERS
 """
 
-from gevent import monkey
+import locust  # noqa: F401, I001 -- first: it patches the process
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-monkey.patch_all()
+import gevent
+import msgspec
+from gevent.fileobject import FileObject
 
-import argparse  # noqa: E402
-import sys  # noqa: E402
-import tempfile  # noqa: E402
-from pathlib import Path  # noqa: E402
+from tokswarm.errors import TokswarmError
+from tokswarm.master.run import StartRequest
+from tokswarm.master.service import Service, ServiceSettings
+from tokswarm.measure.record import RequestRecord
+from tokswarm.sink.record_log import read_log
+from tokswarm.traffic.plan import TokenFit
 
-import gevent  # noqa: E402
-from gevent.pywsgi import WSGIServer  # noqa: E402
-from locust import User, constant, task  # noqa: E402
-from locust.env import Environment  # noqa: E402
-
-from tokswarm.testing.run_control import ScriptedControl  # noqa: E402
-from tokswarm.web.app import WebSettings, install  # noqa: E402
-
-
-class Placeholder(User):
-    wait_time = constant(1)
-
-    @task
-    def nothing(self) -> None:
-        """Locust wants a task."""
+WORKER = Path(__file__).with_name("scripted_worker.py")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--second", type=float, default=0.2, help="real seconds for one of the script's")
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
-    del sys.argv[1:]  # Locust's web page reads it for options of its own
-    with tempfile.TemporaryDirectory() as root:
-        control = ScriptedControl(Path(root), workers=options.workers)
-        environment = Environment(user_classes=[Placeholder])
-        environment.create_local_runner()
-        ui = environment.create_web_ui("127.0.0.1", 0, web_base_path="/locust", delayed_start=True)
-        listener = gevent.socket.create_server(("127.0.0.1", options.port))
-        port = listener.getsockname()[1]
-        install(ui.app, control, WebSettings(port=port))
-        server = WSGIServer(listener, ui.app, log=None)
-        server.start()
-        print(f"http://127.0.0.1:{port}", flush=True)
-        while True:
-            gevent.sleep(options.second)
-            control.advance()
+def check_endpoint(mix: object) -> Any:
+    fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed")
+    return SimpleNamespace(model="tiny", fit=fit, notes=["not probed"])
+
+
+def report(run_dir: Path) -> dict[str, Any]:
+    """What the logs hold, by worker: enough to see that they are whole."""
+    records = {
+        path.stem: sum(isinstance(entry, RequestRecord) for entry, _ in read_log(path))
+        for path in sorted((run_dir / "logs").glob("*.log"))
+    }
+    summary = {"records": records, "verdict": {"state": "valid", "reasons": []}, "bend": {"line": "none"}}
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    return summary
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    port, data_dir, local_workers = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    service = Service(
+        ServiceSettings(data_dir=data_dir, bind_port=port, web_port=0, local_workers=local_workers),
+        check_endpoint=check_endpoint,
+        report=report,
+        local_command=lambda name: [sys.executable, str(WORKER), str(service.fleet.port), str(data_dir), name],
+    )
+    service.start()
+    service.handle_signals()
+    control = service.control
+    commands: dict[str, Callable[..., Any]] = {
+        "port": lambda: service.fleet.port,
+        "url": lambda: service.web_url,
+        "pids": lambda: service.local.pids() if service.local else {},
+        "ready": service.wait_ready,
+        "start": lambda mix_yaml: control.start(StartRequest(mix_yaml=mix_yaml)),
+        "stop": control.stop,
+        "wait": lambda run_id, timeout_s: control.wait(run_id, timeout_s=timeout_s),
+        "run": control.run,
+        "runs": control.runs,
+        "seconds": control.seconds,
+        "workers": control.workers,
+        "locust": lambda: {
+            "state": service.fleet.environment.runner.state,
+            "requests": service.fleet.environment.stats.total.num_requests,
+        },
+    }
+
+    def answer(line: str) -> None:
+        number, name, arguments = json.loads(line)
+        try:
+            result: Any = {"result": commands[name](*arguments)}
+        except TokswarmError as error:
+            result = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+        sys.stdout.write(msgspec.json.encode([number, result]).decode() + "\n")
+        sys.stdout.flush()
+
+    for line in FileObject(sys.stdin.buffer, "rb"):
+        gevent.spawn(answer, line.decode())
+    service.stop()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -93,6 +93,7 @@ class RunControl:
         self._environ = environ
         self._live = Live()
         self._starting = False
+        self._ending: str | None = None
         self._course: Course | None = None
         self._last: RunInfo | None = None
         self._driver: gevent.Greenlet | None = None
@@ -107,10 +108,15 @@ class RunControl:
         self._last = next(iter(self._store.runs()), None)
         self._ticker = gevent.spawn(self._tick)
 
+    def end(self, *, stopped_by: str) -> None:
+        """Stop a run under way, or just starting, and take no other."""
+        self._ending = self._ending or stopped_by
+        if self._course is not None:
+            self._course.ask_stop(self._ending)
+
     def close(self, *, timeout_s: float) -> None:
         """Stop a run under way, wait for it in bounded time, end the ticks. May be called again."""
-        if self._course is not None:
-            self._course.ask_stop(BY_USER)
+        self.end(stopped_by=BY_USER)
         if self._driver is not None:
             self._driver.join(timeout_s)
         if self._ticker is not None:
@@ -130,6 +136,8 @@ class RunControl:
         ConfigError for a bad mix, PreflightError for an endpoint that does not do, BusyError while a
         run is going on, FleetError without workers or when one does not answer.
         """
+        if self._ending is not None:
+            raise BusyError("this master is ending", hint="start it again first")
         if self._starting or self._course is not None:
             going_on = self._course.info.run_id if self._course is not None else "another one is just starting"
             raise BusyError(f"a run is going on ({going_on})", hint="stop it, or wait for its end")
@@ -139,6 +147,8 @@ class RunControl:
         finally:
             self._starting = False
         self._course = course
+        if self._ending is not None:  # told to in the meantime
+            course.ask_stop(self._ending)
         try:
             course.gather()
         except BaseException as error:

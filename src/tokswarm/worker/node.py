@@ -276,7 +276,7 @@ class Node:
             self._fire_one("TTFT", record.class_name, record.ttft_ms, None)
 
     def _fire_one(self, request_type: str, name: str, response_time_ms: float, error: Exception | None) -> None:
-        self._environment.events.request.fire(  # type: ignore[no-untyped-call]
+        self._environment.events.request.fire(
             request_type=request_type,
             name=name,
             response_time=response_time_ms,

@@ -1,0 +1,192 @@
+"""Real master and worker processes over Locust's channel; only what a worker does in a run is scripted."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleets import Fleet, MasterProcess, RefusedError, fleet_in, until
+
+
+def mix(*stages_s: float, description: str = "") -> str:
+    stages = "".join(f"  - {{concurrency: {4 + n}, for: {s}s, drain: 2s}}\n" for n, s in enumerate(stages_s))
+    return f"""
+name: chat
+description: {description or "scripted"}
+target: {{base_url: "http://127.0.0.1:1/v1", model: tiny}}
+classes:
+  - {{name: chat, prompt: {{tokens: {{fixed: 10}}}}, output: {{max_tokens: {{fixed: 5}}}}}}
+load:
+{stages}"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet_in(tmp_path) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def master(fleet: Fleet) -> MasterProcess:
+    return fleet.master()
+
+
+def test_two_workers_run_the_stages_and_nothing_is_missing(fleet: Fleet, master: MasterProcess) -> None:
+    workers = [fleet.worker(master, name) for name in ("a", "b")]
+    master.ask("ready", 2)
+    started = master.ask("start", mix(2, 1))
+    assert (started["workers"], started["stages_total"], started["model"]) == (2, 2, "tiny")
+    info = master.ask("wait", started["run_id"], 30)
+    assert (info["state"], info["error"], info["stages_done"]) == ("finished", "", 2)
+    detail = master.ask("run", started["run_id"])
+    records = detail["summary"]["records"]
+    assert set(records) == {"a", "b", "master"}
+    assert info["output_tokens"] == 5 * (records["a"] + records["b"]) > 0
+    assert [event[2] for event in detail["events"] if event[1:2] != []]
+    assert sum(second[5] for second in master.ask("seconds", started["run_id"]) if second[2] == "_all") == info[
+        "output_tokens"
+    ]
+    # Locust's own page saw each request and its first token
+    until("Locust's count", lambda: master.ask("locust")["requests"] == 2 * (records["a"] + records["b"]))
+    until("Locust's stop", lambda: master.ask("locust")["state"] == "stopped")
+    again = master.ask("start", mix(1))
+    assert master.ask("wait", again["run_id"], 30)["state"] == "finished"
+    assert [run["run_id"] for run in master.ask("runs")] == [again["run_id"], started["run_id"]]
+    for worker in workers:
+        worker.close()
+        assert worker.process.returncode == 0
+
+
+def test_without_workers_a_start_is_refused_with_a_hint(master: MasterProcess) -> None:
+    with pytest.raises(RefusedError, match="no worker is connected") as caught:
+        master.ask("start", mix(1))
+    assert caught.value.kind == "FleetError"
+    assert "tokswarm worker" in caught.value.hint
+    assert master.ask("runs") == []
+
+
+def test_a_second_start_is_refused_and_a_stop_ends_the_run_soon(fleet: Fleet, master: MasterProcess) -> None:
+    fleet.worker(master, "a")
+    fleet.worker(master, "b")
+    master.ask("ready", 2)
+    run_id = master.ask("start", mix(120))["run_id"]
+    with pytest.raises(RefusedError, match=run_id) as caught:
+        master.ask("start", mix(1))
+    assert caught.value.kind == "BusyError"
+    time.sleep(1.5)
+    stopped_s = time.monotonic()
+    master.ask("stop", run_id)
+    master.ask("stop", run_id)
+    info = master.ask("wait", run_id, 30)
+    assert time.monotonic() - stopped_s < 4
+    assert (info["state"], info["verdict"], info["stages_done"]) == ("finished", "valid", 1)
+    assert master.ask("stop", run_id)["state"] == "finished"
+    assert master.ask("run", run_id)["summary"]["records"]["a"] > 0
+
+
+def test_a_killed_worker_is_lost_and_the_run_ends_with_partial_results(fleet: Fleet, master: MasterProcess) -> None:
+    fleet.worker(master, "a")
+    victim = fleet.worker(master, "b")
+    master.ask("ready", 2)
+    run_id = master.ask("start", mix(7, 1))["run_id"]
+    time.sleep(2.5)
+    victim.kill()
+    info = master.ask("wait", run_id, 40)
+    assert (info["state"], info["stages_done"]) == ("finished", 2)
+    assert info["requests"]["lost"] == 2
+    detail = master.ask("run", run_id)
+    assert [event[3] for event in detail["events"] if event[2] == "worker"] == ["worker b lost"]
+    assert set(detail["summary"]["records"]) == {"a", "master"}
+    until("Locust's stop", lambda: master.ask("locust")["state"] == "stopped")
+
+
+def test_the_log_of_a_worker_that_died_is_fetched_from_its_successor(fleet: Fleet) -> None:
+    master = fleet.master(local_workers=2)
+    master.ask("ready", 2)
+    run_id = master.ask("start", mix(7))["run_id"]
+    time.sleep(2.5)
+    os.kill(master.ask("pids")["local-2"], signal.SIGKILL)
+    info = master.ask("wait", run_id, 40)
+    assert (info["state"], info["requests"]["lost"]) == ("finished", 2)
+    records = master.ask("run", run_id)["summary"]["records"]
+    assert records["local-1"] > records["local-2"] > 0
+    master.ask("ready", 2)  # the successor serves the next run
+    again = master.ask("start", mix(1))
+    assert (again["workers"], master.ask("wait", again["run_id"], 30)["state"]) == (2, "finished")
+
+
+def test_local_workers_end_with_their_master(fleet: Fleet) -> None:
+    master = fleet.master(local_workers=2)
+    master.ask("ready", 2)
+    pids = list(master.ask("pids").values())
+    master.close()
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_join_a_restarted_master_and_the_broken_run_is_marked(fleet: Fleet, master: MasterProcess) -> None:
+    fleet.worker(master, "a")
+    fleet.worker(master, "b")
+    master.ask("ready", 2)
+    broken = master.ask("start", mix(60))["run_id"]
+    time.sleep(2.5)
+    master.kill()
+    successor = fleet.master(port=master.port)
+    began_s = time.monotonic()
+    successor.ask("ready", 2)
+    assert time.monotonic() - began_s < 5
+    old = successor.ask("runs")[0]
+    assert (old["run_id"], old["state"], old["error"]) == (broken, "failed", "the master ended during the run")
+    assert successor.ask("seconds", broken) != []
+    run_id = successor.ask("start", mix(2))["run_id"]
+    info = successor.ask("wait", run_id, 30)
+    assert (info["state"], info["workers"], info["error"]) == ("finished", 2, "")
+
+
+def test_a_worker_that_cannot_run_its_shard_is_named(fleet: Fleet, master: MasterProcess) -> None:
+    fleet.worker(master, "a")
+    fleet.worker(master, "b")
+    master.ask("ready", 2)
+    with pytest.raises(RefusedError, match="worker b cannot run its shard: the key OPENAI_API_KEY is not set here"):
+        master.ask("start", mix(1, description="refuse b"))
+    assert master.ask("runs")[0]["state"] == "failed"
+    until("both ready again", lambda: [w["state"] for w in master.ask("workers")] == ["ready", "ready"])
+    run_id = master.ask("start", mix(1))["run_id"]
+    assert master.ask("wait", run_id, 30)["state"] == "finished"
+
+
+def test_of_two_workers_with_one_name_the_older_is_refused_and_exits_for_good(
+    fleet: Fleet, master: MasterProcess
+) -> None:
+    older = fleet.worker(master, "a")
+    master.ask("ready", 1)
+    fleet.worker(master, "a")
+    assert older.process.wait(15) == 2
+    assert "a newer worker took the name 'a'" in older.output.read_text()
+    assert [worker["worker"] for worker in master.ask("workers")] == ["a"]
+
+
+def test_a_signal_to_the_master_drains_the_run_and_keeps_it(fleet: Fleet, master: MasterProcess) -> None:
+    fleet.worker(master, "a")
+    master.ask("ready", 1)
+    run_id = master.ask("start", mix(60))["run_id"]
+    time.sleep(1.5)
+    master.process.send_signal(signal.SIGINT)
+    info = master.ask("wait", run_id, 20)
+    assert info["state"] == "finished"
+    with pytest.raises(RefusedError, match="this master is ending"):
+        master.ask("start", mix(1))
+    master.process.send_signal(signal.SIGTERM)
+    assert master.process.wait(5) == -signal.SIGTERM
+
+
+def test_a_second_master_on_the_same_data_or_port_is_refused(fleet: Fleet, master: MasterProcess) -> None:
+    del master
+    second = fleet.data_dir
+    with pytest.raises((TimeoutError, BrokenPipeError)):
+        MasterProcess(second).ask("port", timeout_s=0.1)
+    assert "another master uses the data directory" in (second / "master.out").read_text()
