@@ -1,20 +1,31 @@
 """A mix is read whole or refused with every mistake, each with file, line, path and what was expected."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traffic_samples import MIX_YAML, sample_mix
 
 from tokswarm.errors import ConfigError
 from tokswarm.resources import resource_dir
-from tokswarm.traffic.mix import Arrivals, Distribution, Poisson, Stage, TraceSource
+from tokswarm.traffic.mix import Arrivals, Distribution, Mix, Poisson, Stage, TraceSource
 from tokswarm.traffic.mixfile import check_mix, load_mix, mix_to_yaml, parse_mix
 from tokswarm.traffic.units import Duration, Rates
 
 BAD_MIXES = Path(__file__).parent / "bad_mixes"
+MIX_YAML = """\
+name: sample
+target:
+  base_url: http://127.0.0.1:8100/v1
+classes:
+  - name: chat
+    prompt: {tokens: {fixed: 100}}
+    output: {max_tokens: {fixed: 20}}
+load:
+  - {name: sweep, concurrency: [1, 2], for: 5s}
+"""
 FULL_YAML = """\
 name: full
 description: "Every key: once"
@@ -116,7 +127,9 @@ def test_a_mix_comes_back_from_its_yaml(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=40), st.integers(0, 2**53))
-def test_any_description_and_seed_come_back_from_yaml(description: str, seed: int) -> None:
+def test_any_description_and_seed_come_back_from_yaml(
+    sample_mix: Callable[..., Mix], description: str, seed: int
+) -> None:
     mix = msgspec.structs.replace(sample_mix(), description=description, seed=seed)
     assert parse_mix(mix_to_yaml(mix), source="mix.yaml", environ={}) == mix
 
@@ -169,7 +182,7 @@ def test_a_mix_from_a_file_names_the_file(tmp_path: Path) -> None:
     )
 
 
-def test_a_mix_changed_in_code_is_checked_by_the_same_rules() -> None:
+def test_a_mix_changed_in_code_is_checked_by_the_same_rules(sample_mix: Callable[..., Mix]) -> None:
     mix = sample_mix()
     check_mix(mix, source="start")
     changed = msgspec.structs.replace(mix, target=msgspec.structs.replace(mix.target, base_url="localhost:8000"))
@@ -189,7 +202,7 @@ def test_a_mix_changed_in_code_is_checked_by_the_same_rules() -> None:
         pytest.param("http://[::1/v1", "is no address", id="half-an-ipv6"),
     ],
 )
-def test_addresses_that_cannot_be_used_are_refused(url: str, words: str) -> None:
+def test_addresses_that_cannot_be_used_are_refused(sample_mix: Callable[..., Mix], url: str, words: str) -> None:
     mix = sample_mix()
     with pytest.raises(ConfigError, match=words):
         check_mix(msgspec.structs.replace(mix, target=msgspec.structs.replace(mix.target, base_url=url)), source="m")

@@ -1,10 +1,10 @@
 """A plan travels to the workers and back without change."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from traffic_samples import sample_plan
 
 from tokswarm.errors import FleetError
 from tokswarm.resources import resource_dir
@@ -17,13 +17,19 @@ from tokswarm.worker.messages import Ack, PlanMessage, decode, encode
 MIXES = resource_dir("locustfiles") / "mixes"
 
 
-def plan_of(path: Path) -> Plan:
-    mix = load_mix(path, {})
-    return msgspec.structs.replace(sample_plan(), mix=mix, stages=plan_stages(mix, path.parent))
+@pytest.fixture(scope="session")
+def plan_of(sample_plan: Callable[..., Plan]) -> Callable[[Path], Plan]:
+    """Plans the mix in a file."""
+
+    def planned(path: Path) -> Plan:
+        mix = load_mix(path, {})
+        return msgspec.structs.replace(sample_plan(), mix=mix, stages=plan_stages(mix, path.parent))
+
+    return planned
 
 
 @pytest.mark.parametrize("path", sorted(MIXES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_plan_comes_back_from_a_message_as_it_was(path: Path) -> None:
+def test_a_plan_comes_back_from_a_message_as_it_was(plan_of: Callable[[Path], Plan], path: Path) -> None:
     shard = Shard(plan=plan_of(path), worker_index=1, worker_count=3)
     message = PlanMessage(run_id="r1", shard=shard, deadline_s=90)
     data = encode(message)
@@ -31,7 +37,7 @@ def test_a_plan_comes_back_from_a_message_as_it_was(path: Path) -> None:
     assert len(data) < 20_000
 
 
-def test_a_plan_comes_back_from_json_with_its_durations_as_text() -> None:
+def test_a_plan_comes_back_from_json_with_its_durations_as_text(plan_of: Callable[[Path], Plan]) -> None:
     plan = plan_of(MIXES / "demo.yaml")
     data = msgspec.json.encode(plan, enc_hook=enc_hook)
     assert msgspec.json.decode(data, type=Plan, dec_hook=dec_hook) == plan

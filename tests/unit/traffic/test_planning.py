@@ -1,13 +1,13 @@
 """Stages are spread out and named, traces are found and read, and every mix that ships plans."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from traffic_samples import sample_mix
 
 from tokswarm.errors import ConfigError
 from tokswarm.resources import resource_dir
-from tokswarm.traffic.mix import Arrivals, Constant, Stage, TraceSource
+from tokswarm.traffic.mix import Arrivals, Constant, Mix, Stage, TraceSource
 from tokswarm.traffic.mixfile import load_mix
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Replay
 from tokswarm.traffic.planning import plan_stages
@@ -21,11 +21,13 @@ ROWS = """\
 """
 
 
-def planned(*stages: Stage, folder: Path = Path()) -> list[PlannedStage]:
-    return plan_stages(sample_mix(load=stages), folder)
+@pytest.fixture(scope="session")
+def planned(sample_mix: Callable[..., Mix]) -> Callable[..., list[PlannedStage]]:
+    """Plans stages: `planned(*stages, folder=…)`."""
+    return lambda *stages, folder=Path(): plan_stages(sample_mix(load=stages), folder)
 
 
-def test_sweeps_are_spread_out_and_named_by_value() -> None:
+def test_sweeps_are_spread_out_and_named_by_value(planned: Callable[..., list[PlannedStage]]) -> None:
     stages = planned(
         Stage(name="warm-up", concurrency=2, for_=FIVE_S, drain=Duration.parse("1s"), warmup=True),
         Stage(name="sweep", concurrency=[1, 8], for_=FIVE_S),
@@ -45,28 +47,32 @@ def test_sweeps_are_spread_out_and_named_by_value() -> None:
     assert [(stage.duration_s, stage.drain_s, stage.warmup) for stage in stages[:2]] == [(5, 1, True), (5, 30, False)]
 
 
-def test_a_trace_beside_the_mix_is_read_and_lasts_until_its_last_request(tmp_path: Path) -> None:
+def test_a_trace_beside_the_mix_is_read_and_lasts_until_its_last_request(
+    planned: Callable[..., list[PlannedStage]], tmp_path: Path
+) -> None:
     (tmp_path / "own.jsonl").write_text(ROWS, encoding="utf-8")
     (stage,) = planned(Stage(trace=TraceSource(file="own.jsonl")), folder=tmp_path)
     assert isinstance(stage.load, Replay)
     assert (stage.name, stage.duration_s, stage.load.rows, stage.load.trace) == ("replay", 1.501, 2, "own.jsonl")
 
 
-def test_a_trace_is_cut_at_the_end_of_its_stage(tmp_path: Path) -> None:
+def test_a_trace_is_cut_at_the_end_of_its_stage(planned: Callable[..., list[PlannedStage]], tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(ROWS, encoding="utf-8")
     (stage,) = planned(Stage(trace=TraceSource(file="own.jsonl"), for_=Duration.parse("1s")), folder=tmp_path)
     assert isinstance(stage.load, Replay)
     assert (stage.duration_s, stage.load.rows) == (0.001, 1)
 
 
-def test_a_trace_that_ships_is_found_from_anywhere(tmp_path: Path) -> None:
+def test_a_trace_that_ships_is_found_from_anywhere(planned: Callable[..., list[PlannedStage]], tmp_path: Path) -> None:
     for file in ("azure_code.csv", "traces/azure_code.csv"):
         (stage,) = planned(Stage(trace=TraceSource(file=file)), folder=tmp_path)
         assert isinstance(stage.load, Replay)
         assert stage.load.rows == 1500
 
 
-def test_a_missing_trace_is_an_error_that_lists_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_trace_is_an_error_that_lists_where_it_was_looked_for(
+    planned: Callable[..., list[PlannedStage]], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"load\[0\]\.trace\.file: there is no trace 'no\.jsonl'") as caught:
         planned(Stage(trace=TraceSource(file="no.jsonl")), folder=tmp_path)
     shipped = resource_dir("locustfiles")

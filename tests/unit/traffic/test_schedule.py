@@ -1,7 +1,7 @@
 """The schedule is the same for any number of workers, and each ticket knows what a cache could have."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from statistics import fmean, pstdev
 
@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traffic_samples import sample_plan
 
 from tokswarm.traffic.mix import TraceSource
 from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, Plan
@@ -48,7 +47,9 @@ def without_cache(tickets: Iterator[Ticket] | Sequence[Ticket]) -> list[Ticket]:
         pytest.param(REPLAY, id="replay"),
     ],
 )
-def test_the_workers_together_send_the_global_schedule_once(load: Load, workers: int) -> None:
+def test_the_workers_together_send_the_global_schedule_once(
+    sample_plan: Callable[..., Plan], load: Load, workers: int
+) -> None:
     plan = sample_plan(load)
     alone = without_cache(shares(plan, 1)[0])
     parts = shares(plan, workers)
@@ -61,7 +62,9 @@ def test_the_workers_together_send_the_global_schedule_once(load: Load, workers:
 
 @given(st.integers(1, 7), st.integers(0, 2**63), st.integers(0, 2**63))
 @settings(max_examples=10, deadline=None)
-def test_closed_loops_take_every_nth_ticket_and_never_end(workers: int, seed: int, content_seed: int) -> None:
+def test_closed_loops_take_every_nth_ticket_and_never_end(
+    sample_plan: Callable[..., Plan], workers: int, seed: int, content_seed: int
+) -> None:
     plan = sample_plan(ClosedLoop(concurrency=3), seed=seed, content_seed=content_seed)
     alone = without_cache(shares(plan, 1, limit=35)[0])
     parts = shares(plan, workers, limit=5)
@@ -71,7 +74,7 @@ def test_closed_loops_take_every_nth_ticket_and_never_end(workers: int, seed: in
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_an_open_loop_keeps_its_rate_and_its_variation(seed: int) -> None:
+def test_an_open_loop_keeps_its_rate_and_its_variation(sample_plan: Callable[..., Plan], seed: int) -> None:
     plan = sample_plan(OpenLoop(rate_per_s=100, arrivals="poisson"), duration_s=60, seed=seed)
     due = [ticket.due_ns or 0 for ticket in shares(plan, 1)[0]]
     gaps = [later - sooner for sooner, later in pairwise(due)]
@@ -80,12 +83,12 @@ def test_an_open_loop_keeps_its_rate_and_its_variation(seed: int) -> None:
     assert max(due) < 60e9
 
 
-def test_an_open_loop_ends_with_its_stage() -> None:
+def test_an_open_loop_ends_with_its_stage(sample_plan: Callable[..., Plan]) -> None:
     plan = sample_plan(OpenLoop(rate_per_s=4, arrivals="constant"), duration_s=2)
     assert [ticket.due_ns for ticket in shares(plan, 1)[0]] == [k * 250_000_000 for k in range(8)]
 
 
-def test_classes_lengths_and_groups_follow_the_mix() -> None:
+def test_classes_lengths_and_groups_follow_the_mix(sample_plan: Callable[..., Plan]) -> None:
     tickets = shares(sample_plan(ClosedLoop(concurrency=1)), 1, limit=4000)[0]
     classes = Counter(ticket.class_index for ticket in tickets)
     chats = [ticket for ticket in tickets if ticket.class_index == 0]
@@ -97,7 +100,7 @@ def test_classes_lengths_and_groups_follow_the_mix() -> None:
     assert groups[0][1] / groups[4][1] == pytest.approx(5, rel=0.3)  # Zipf with exponent 1
 
 
-def test_other_seeds_and_stages_draw_other_requests() -> None:
+def test_other_seeds_and_stages_draw_other_requests(sample_plan: Callable[..., Plan]) -> None:
     plan = sample_plan(ClosedLoop(concurrency=1), ClosedLoop(concurrency=1))
     other = sample_plan(ClosedLoop(concurrency=1), seed=2)
 
@@ -108,7 +111,7 @@ def test_other_seeds_and_stages_draw_other_requests() -> None:
     assert lengths(plan, 0) != lengths(other, 0)
 
 
-def test_lengths_do_not_depend_on_the_content_seed_and_texts_do() -> None:
+def test_lengths_do_not_depend_on_the_content_seed_and_texts_do(sample_plan: Callable[..., Plan]) -> None:
     one, other = (sample_plan(ClosedLoop(concurrency=1), content_seed=seed) for seed in (1, 2))
     for mine, theirs in zip(shares(one, 1, limit=50)[0], shares(other, 1, limit=50)[0], strict=True):
         assert (mine.class_index, mine.prompt_tokens, mine.max_tokens) == (
@@ -119,7 +122,9 @@ def test_lengths_do_not_depend_on_the_content_seed_and_texts_do() -> None:
         assert mine.prompt != theirs.prompt
 
 
-def test_the_ideal_cache_has_a_prefix_from_its_second_use_by_the_worker_on_in_any_stage() -> None:
+def test_the_ideal_cache_has_a_prefix_from_its_second_use_by_the_worker_on_in_any_stage(
+    sample_plan: Callable[..., Plan],
+) -> None:
     plan = sample_plan(ClosedLoop(concurrency=1), ClosedLoop(concurrency=1))
     source = TicketSource(plan, 0, 1)
     used: set[bytes] = set()
@@ -130,7 +135,7 @@ def test_the_ideal_cache_has_a_prefix_from_its_second_use_by_the_worker_on_in_an
         used.add(start)
 
 
-def test_replayed_requests_have_the_lengths_and_the_ideal_cache_of_the_trace() -> None:
+def test_replayed_requests_have_the_lengths_and_the_ideal_cache_of_the_trace(sample_plan: Callable[..., Plan]) -> None:
     tickets = shares(sample_plan(REPLAY, duration_s=4.001), 1)[0]
     assert [(ticket.due_ns, ticket.prompt_tokens, ticket.max_tokens, ticket.class_index) for ticket in tickets] == [
         (row.offset_ns, row.prompt_tokens, row.output_tokens, 0) for row in ROWS
@@ -139,11 +144,11 @@ def test_replayed_requests_have_the_lengths_and_the_ideal_cache_of_the_trace() -
     assert [ticket.ideal_cached_tokens for ticket in tickets] == [0, 2 * 512, 512, 0, 3 * 512]
 
 
-def test_the_ideal_cache_of_a_replay_counts_the_rows_of_other_workers() -> None:
+def test_the_ideal_cache_of_a_replay_counts_the_rows_of_other_workers(sample_plan: Callable[..., Plan]) -> None:
     assert shares(sample_plan(REPLAY), 2)[1][0].ideal_cached_tokens == 2 * 512
 
 
-def test_a_replay_ends_with_its_stage() -> None:
+def test_a_replay_ends_with_its_stage(sample_plan: Callable[..., Plan]) -> None:
     assert len(shares(sample_plan(REPLAY, duration_s=2.5), 1)[0]) == 3
 
 
@@ -154,6 +159,6 @@ def test_shares_of_a_concurrency_add_up_and_differ_by_one_at_most(total: int, wo
     assert max(parts) - min(parts) <= 1
 
 
-def test_a_worker_outside_the_fleet_is_refused() -> None:
+def test_a_worker_outside_the_fleet_is_refused(sample_plan: Callable[..., Plan]) -> None:
     with pytest.raises(ValueError, match="worker_index is 2, expected 0 to 1"):
         TicketSource(sample_plan(ClosedLoop(concurrency=1)), 2, 2)

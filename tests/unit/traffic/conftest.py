@@ -1,6 +1,8 @@
-"""Mixes and plans the tests of this package share."""
+"""Makers of the mixes and plans that the tests of this package share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pytest
 
 from tokswarm.traffic.mix import (
     Distribution,
@@ -19,22 +21,8 @@ from tokswarm.traffic.units import Duration
 
 FIT = TokenFit(tokens_per_word=1.3, overhead_tokens=11, source="assumed")
 
-MIX_YAML = """\
-name: sample
-target:
-  base_url: http://127.0.0.1:8100/v1
-classes:
-  - name: chat
-    prompt: {tokens: {fixed: 100}}
-    output: {max_tokens: {fixed: 20}}
-load:
-  - {name: sweep, concurrency: [1, 2], for: 5s}
-"""
 
-
-def sample_mix(
-    seed: int = 1, load: Sequence[Stage] = (Stage(name="one", concurrency=1, for_=Duration.parse("5s")),)
-) -> Mix:
+def _mix(seed: int = 1, load: Sequence[Stage] = (Stage(name="one", concurrency=1, for_=Duration.parse("5s")),)) -> Mix:
     return Mix(
         name="sample",
         seed=seed,
@@ -60,12 +48,10 @@ def sample_mix(
     )
 
 
-def sample_plan(
-    *loads: Load, duration_s: float = 5.0, seed: int = 1, content_seed: int = 9, fit: TokenFit = FIT
-) -> Plan:
+def _plan(*loads: Load, duration_s: float = 5.0, seed: int = 1, content_seed: int = 9, fit: TokenFit = FIT) -> Plan:
     return Plan(
         run_id="r1",
-        mix=sample_mix(seed),
+        mix=_mix(seed),
         model="tiny",
         stages=[
             PlannedStage(name=f"stage-{index}", load=load, duration_s=duration_s, drain_s=1.0, warmup=False)
@@ -74,3 +60,15 @@ def sample_plan(
         fit=fit,
         content_seed=content_seed,
     )
+
+
+@pytest.fixture(scope="session")
+def sample_mix() -> Callable[..., Mix]:
+    """Makes a mix of two classes: `sample_mix(seed=1, load=[…])`."""
+    return _mix
+
+
+@pytest.fixture(scope="session")
+def sample_plan() -> Callable[..., Plan]:
+    """Makes a plan of that mix: `sample_plan(*loads, duration_s=5, seed=1, content_seed=9)`."""
+    return _plan
