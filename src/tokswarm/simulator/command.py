@@ -1,0 +1,76 @@
+"""`tokswarm sim`: the simulated endpoint from the command line."""
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from tokswarm.errors import TokswarmError
+from tokswarm.simulator.profile import PRESETS, load_profile
+from tokswarm.simulator.server import SimSettings, run
+
+_EPILOG = """\b
+Profiles:
+{profiles}
+
+\b
+Examples:
+  tokswarm sim
+  tokswarm sim --port 0 --profile tight
+  tokswarm sim --profile my-server.yaml --model my-model
+  SIM_KEY=secret tokswarm sim --api-key env:SIM_KEY
+
+\b
+Try it:
+  curl -N http://127.0.0.1:8100/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model":"tiny","stream":true,"max_tokens":20,"messages":[{{"role":"user","content":"hello"}}]}}'
+"""
+
+
+def command() -> click.Command:
+    """The command `sim`, to be mounted or run alone."""
+    profiles = "\n".join(f"  {profile.name:10} {profile.description}" for profile in PRESETS.values())
+
+    @click.command("sim", epilog=_EPILOG.format(profiles=profiles))
+    @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+    @click.option(
+        "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="Port; 0 takes a free one."
+    )
+    @click.option(
+        "--profile", "source", default="demo", show_default=True, help="A preset, or a YAML file of parameters."
+    )
+    @click.option("--model", default="tiny", show_default=True, help="Name of the model it serves.")
+    @click.option("--api-key", metavar="REF", help="Ask for this key: env:NAME or file:PATH.")
+    @click.option("--seed", type=int, default=1, show_default=True, help="Decides lengths and words of the answers.")
+    @click.option(
+        "--port-file", type=click.Path(dir_okay=False, path_type=Path), help="Write the port here once it is open."
+    )
+    def sim(
+        *, host: str, port: int, source: str, model: str, api_key: str | None, seed: int, port_file: Path | None
+    ) -> None:
+        """Serve a simulated OpenAI-compatible endpoint: a batching queue with a finite KV cache."""
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        settings = SimSettings(
+            host=host,
+            port=port,
+            profile=load_profile(source),
+            model=model,
+            api_key=api_key,
+            seed=seed,
+            port_file=port_file,
+        )
+        run(settings)
+
+    return sim
+
+
+def main() -> None:
+    """Run the command alone: `python -m tokswarm.simulator`."""
+    try:
+        command()(prog_name="python -m tokswarm.simulator")
+    except TokswarmError as error:
+        click.echo(f"error: {error}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,157 @@
+"""The parameters of a simulated server: how long a step takes, how much fits, how it schedules.
+
+Every figure of the model stands here with its unit; docs/simulator.md has the equations that use them.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from tokswarm.errors import ConfigError
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One simulated server. The defaults are those of the preset `demo`."""
+
+    name: str = "demo"
+    description: str = ""
+
+    step_overhead_us: float = 1_000.0
+    """Host time of any step: scheduling, launching, sampling."""
+    sequence_overhead_us: float = 60.0
+    """Host time each sequence of the batch adds to a step."""
+    token_compute_us: float = 80.0
+    """Arithmetic per token of the step, prompt or generated; its inverse is the prefill rate of the hardware."""
+    weights_read_us: float = 11_000.0
+    """Reading all weights from memory once, which every step must."""
+    kv_read_us: float = 0.35
+    """Reading the cached keys and values of one token of context."""
+
+    max_num_seqs: int = 32
+    """Most sequences in the batch; the rest wait."""
+    max_step_tokens: int = 512
+    """Token budget of a step: longer prompts are prefilled in chunks."""
+
+    block_tokens: int = 16
+    """Tokens in one block of KV memory; prefixes are shared in whole blocks."""
+    num_blocks: int = 2_000
+    """Blocks of KV memory."""
+    max_model_len: int = 8_192
+    """Longest prompt and answer together, tokens."""
+
+    eos_mean_tokens: float = 256.0
+    """Mean length of an answer that may end by itself (geometric); `ignore_eos` requests never do."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run, all faults at a time."""
+        faults = [*self._out_of_range(), *self._inconsistent()]
+        if faults:
+            raise ConfigError(
+                f"profile {self.name!r}: " + "; ".join(faults), hint="docs/simulator.md explains every parameter"
+            )
+
+    def _out_of_range(self) -> list[str]:
+        positive = ("max_num_seqs", "max_step_tokens", "block_tokens", "num_blocks", "max_model_len")
+        not_negative = (
+            "step_overhead_us",
+            "sequence_overhead_us",
+            "token_compute_us",
+            "weights_read_us",
+            "kv_read_us",
+        )
+        return [
+            *(f"{name} is {getattr(self, name)}, expected ≥ 1" for name in positive if getattr(self, name) < 1),
+            *(f"{name} is {getattr(self, name)}, expected ≥ 0" for name in not_negative if getattr(self, name) < 0),
+            *([f"eos_mean_tokens is {self.eos_mean_tokens}, expected ≥ 1"] if self.eos_mean_tokens < 1 else []),
+        ]
+
+    def _inconsistent(self) -> list[str]:
+        faults = []
+        if self.max_model_len > self.kv_tokens:
+            faults.append(
+                f"max_model_len is {self.max_model_len}, but the KV cache holds num_blocks × block_tokens"
+                f" = {self.kv_tokens} tokens: one long request would never fit"
+            )
+        if self.step_us(step_tokens=1, context_tokens=1, sequences=1) <= 0:
+            faults.append("every part of the step time is 0, so time would stand still")
+        return faults
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens the KV cache holds."""
+        return self.num_blocks * self.block_tokens
+
+    def step_us(self, *, step_tokens: int, context_tokens: int, sequences: int) -> float:
+        """How long a step takes, µs (docs/simulator.md#step-time).
+
+        `step_tokens` are computed in it, `context_tokens` are the cached tokens its sequences attend to.
+        """
+        compute_us = step_tokens * self.token_compute_us
+        memory_us = self.weights_read_us + context_tokens * self.kv_read_us
+        return self.step_overhead_us + sequences * self.sequence_overhead_us + max(compute_us, memory_us)
+
+
+PRESETS: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            name="demo",
+            description="bends within a sweep of 1 to 64: batching from 8, cache churn from 16, queueing above 32",
+        ),
+        Profile(
+            name="tight",
+            description="demo with little KV memory: eviction storms and preemptions well below the queue",
+            num_blocks=1_100,
+        ),
+        Profile(
+            name="fast",
+            description="one-millisecond steps for tests of the client: the wire is the limit, not the model",
+            step_overhead_us=200.0,
+            sequence_overhead_us=1.0,
+            token_compute_us=1.0,
+            weights_read_us=800.0,
+            kv_read_us=0.001,
+            max_num_seqs=1_024,
+            max_step_tokens=16_384,
+            num_blocks=65_536,
+            max_model_len=131_072,
+        ),
+        # 8.0e9 parameters of 2 B read at 2.0e12 B/s × 0.8; 131,072 B of KV a token at the same rate;
+        # 2 × 8.0e9 operations a token at 3.12e14/s × 0.5; memory 80e9 B × 0.9 less 16e9 B of weights.
+        Profile(
+            name="a100-8b",
+            description="an 8B model in 16 bits on one 80 GB A100, from its data sheet",
+            step_overhead_us=1_500.0,
+            sequence_overhead_us=10.0,
+            token_compute_us=103.0,
+            weights_read_us=10_000.0,
+            kv_read_us=0.082,
+            max_num_seqs=256,
+            max_step_tokens=8_192,
+            num_blocks=26_700,
+            max_model_len=131_072,
+        ),
+    )
+}
+"""The profiles that ship, by name."""
+
+
+def load_profile(source: str) -> Profile:
+    """The preset of this name, or the profile in this YAML file (what it leaves out is as in `demo`).
+
+    ConfigError when it is neither, or says something that cannot run.
+    """
+    if source in PRESETS:
+        return PRESETS[source]
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(
+            f"profile {source!r} is neither a preset nor a file",
+            hint=f"presets: {', '.join(PRESETS)}; or give the path of a YAML file of parameters",
+        )
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
+    except (msgspec.DecodeError, OSError) as error:
+        raise ConfigError(
+            f"{path}: {error}", hint="parameters and their units: docs/simulator.md#parameters"
+        ) from error

@@ -1,0 +1,335 @@
+"""The simulated endpoint as a server: routes, settings, and running it until a signal ends it."""
+
+import asyncio
+import gc
+import hmac
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import msgspec
+import uvloop
+
+from tokswarm.errors import ConfigError, TokswarmError
+from tokswarm.simulator.alarm import open_alarm
+from tokswarm.simulator.answers import Accepted, Api, OpenAnswer, StreamedAnswer, WholeAnswer
+from tokswarm.simulator.api import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TokenizeRequest,
+    decode,
+    error_body,
+)
+from tokswarm.simulator.driver import Driver
+from tokswarm.simulator.engine import Engine, Progress, Request, Step
+from tokswarm.simulator.http1 import Connection, Exchange
+from tokswarm.simulator.kv import block_keys
+from tokswarm.simulator.metrics import CONTENT_TYPE, ServerMetrics
+from tokswarm.simulator.profile import PRESETS, Profile
+from tokswarm.simulator.truth import TruthLog
+from tokswarm.simulator.words import draw_answer
+
+log = logging.getLogger(__name__)
+
+
+class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run one simulated endpoint."""
+
+    host: str = "127.0.0.1"
+    port: int = 8100
+    """0: any free port."""
+    profile: Profile = PRESETS["demo"]
+    model: str = "tiny"
+    """The model name it answers to."""
+    api_key: str | None = None
+    """A reference to the key it asks for, `env:NAME` or `file:PATH`; None: it asks for none."""
+    seed: int = 1
+    """Decides lengths and words of the answers, together with each prompt."""
+    port_file: Path | None = None
+    """Written with the port once it is open; for programs that start one on port 0."""
+
+
+def resolve_key(reference: str) -> str:
+    """The key behind a reference `env:NAME` or `file:PATH`. ConfigError when there is none."""
+    kind, _, name = reference.partition(":")
+    hint = "write env:NAME or file:PATH; the key itself never stands on a command line"
+    if kind == "env" and name:
+        key = os.environ.get(name)
+        if key is None:
+            raise ConfigError(f"API key: the environment variable {name} is not set", hint=hint)
+    elif kind == "file" and name:
+        try:
+            key = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"API key: {name}: {error.strerror}", hint=hint) from error
+    else:
+        raise ConfigError("API key: not a reference", hint=hint)
+    if not key.strip():
+        raise ConfigError(f"API key: {reference} is empty", hint=hint)
+    return key.strip()
+
+
+class Endpoint:
+    """One server's routes and state. Lives on one event loop."""
+
+    def __init__(self, settings: SimSettings, key: str | None) -> None:
+        self.driver = Driver(Engine(settings.profile), time.monotonic_ns, self._deliver)
+        self._settings = settings
+        self._key = None if key is None else key.encode()
+        self._metrics = ServerMetrics(self.driver, settings.model)
+        self._truth = TruthLog()
+        self._answers: dict[int, OpenAnswer] = {}
+        self._next_id = 0
+        self._routes: dict[str, tuple[str, Callable[[Exchange], None]]] = {
+            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/completions": ("POST", self._completions),
+            "/v1/models": ("GET", self._models),
+            "/tokenize": ("POST", self._tokenize),
+            "/health": ("GET", self._health),
+            "/metrics": ("GET", self._render_metrics),
+            "/sim/truth": ("GET", self._render_truth),
+        }
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, or take it up to be answered token by token."""
+        try:
+            self._authorize(exchange)
+            self._route(exchange)
+        except ApiError as error:
+            exchange.send(error.status, error_body(error.status, str(error), error.param))
+
+    def _route(self, exchange: Exchange) -> None:
+        request = exchange.request
+        route = self._routes.get(request.path)
+        if route is None:
+            raise ApiError(404, f"there is no {request.path}")
+        method, answer = route
+        if request.method == method or (request.method == "HEAD" and method == "GET"):
+            answer(exchange)
+            return
+        body = error_body(405, f"{request.path} takes {method}, not {request.method}")
+        exchange.send(405, body, headers=(f"allow: {method}",))
+
+    def _authorize(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if self._key is None or not request.path.startswith("/v1/"):
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key):
+            raise ApiError(401, "a valid API key is needed: Authorization: Bearer KEY")
+
+    # --- routes ------------------------------------------------------------------------------------
+
+    def _chat(self, exchange: Exchange) -> None:
+        self._generate(exchange, Api.CHAT, decode(exchange.request.body, ChatRequest))
+
+    def _completions(self, exchange: Exchange) -> None:
+        self._generate(exchange, Api.COMPLETIONS, decode(exchange.request.body, CompletionRequest))
+
+    def _models(self, exchange: Exchange) -> None:
+        model = {
+            "id": self._settings.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "tokswarm",
+            "root": self._settings.model,
+            "parent": None,
+            "max_model_len": self._settings.profile.max_model_len,
+        }
+        exchange.send(200, msgspec.json.encode({"object": "list", "data": [model]}))
+
+    def _tokenize(self, exchange: Exchange) -> None:
+        asked = decode(exchange.request.body, TokenizeRequest)
+        self._check_model(asked.model)
+        tokens = asked.tokens().tolist()
+        body = {
+            "count": len(tokens),
+            "max_model_len": self._settings.profile.max_model_len,
+            "tokens": tokens,
+            "token_strs": None,
+        }
+        exchange.send(200, msgspec.json.encode(body))
+
+    def _health(self, exchange: Exchange) -> None:
+        exchange.send(200, b"")
+
+    def _render_metrics(self, exchange: Exchange) -> None:
+        exchange.send(200, self._metrics.render(), CONTENT_TYPE)
+
+    def _render_truth(self, exchange: Exchange) -> None:
+        since = parse_qs(exchange.request.query).get("since", ["0"])[-1]
+        if not since.isascii() or not since.isdecimal():
+            raise ApiError(400, f"since is {since!r}, expected a whole number ≥ 0", param="since")
+        exchange.send(200, self._truth.lines(int(since)), "application/x-ndjson")
+
+    # --- generation --------------------------------------------------------------------------------
+
+    def _generate(self, exchange: Exchange, api: Api, asked: GenerationRequest) -> None:
+        arrival_ns = time.monotonic_ns()
+        self._check_model(asked.model)
+        if asked.n not in (None, 1):
+            raise ApiError(400, f"n is {asked.n}; one answer a request is all that is simulated", param="n")
+        prompt = asked.prompt()
+        if not prompt:
+            raise ApiError(400, "the prompt has no tokens", param="prompt")
+        max_tokens = self._limit(len(prompt), asked.limit_tokens())
+        profile = self._settings.profile
+        answer = draw_answer(
+            prompt,
+            limit_tokens=max_tokens,
+            mean_tokens=profile.eos_mean_tokens,
+            ignore_eos=bool(asked.ignore_eos),
+            seed=self._settings.seed + (asked.seed or 0),
+        )
+        request_id = self._next_id
+        self._next_id += 1
+        stream_options = asked.stream_options
+        accepted = Accepted(
+            request_id=request_id,
+            api=api,
+            public_id=f"{'chatcmpl' if api is Api.CHAT else 'cmpl'}-{request_id:016x}",
+            model=self._settings.model,
+            created_unix=int(time.time()),
+            prompt_tokens=len(prompt),
+            answer=answer,
+            max_tokens=max_tokens,
+            include_usage=bool(stream_options and stream_options.include_usage),
+            continuous_usage=bool(
+                stream_options and stream_options.include_usage and stream_options.continuous_usage_stats
+            ),
+        )
+        if asked.stream:
+            streamed = StreamedAnswer(accepted, exchange)
+            streamed.open()
+            self._answers[request_id] = streamed
+        else:
+            self._answers[request_id] = WholeAnswer(accepted, exchange)
+        exchange.on_disconnect = lambda: self._abort(request_id)
+        output_tokens = len(answer.words)
+        prompt.extend(answer.token_ids())
+        self.driver.submit(
+            Request(
+                request_id=request_id,
+                arrival_ns=arrival_ns,
+                prompt_tokens=accepted.prompt_tokens,
+                output_tokens=output_tokens,
+                block_keys=block_keys(prompt, profile.block_tokens),
+            )
+        )
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model != self._settings.model:
+            raise ApiError(404, f"The model `{model}` does not exist.", param="model")
+
+    def _limit(self, prompt_tokens: int, asked: int | None) -> int:
+        """How many tokens the answer may have. ApiError when prompt and answer exceed the context."""
+        longest = self._settings.profile.max_model_len
+        room = longest - prompt_tokens
+        if room < 1 or (asked is not None and asked > room):
+            wanted = "" if asked is None else f" and {asked} for the answer"
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, you requested {prompt_tokens}"
+                f" tokens in the prompt{wanted}. Please reduce the length of the prompt or of the answer.",
+                param="max_tokens" if room >= 1 else "messages",
+            )
+        return room if asked is None else asked
+
+    def _deliver(self, step: Step) -> None:
+        self._metrics.on_step(step)
+        answers, metrics, due_ns = self._answers, self._metrics, step.end_ns
+        for progress in step.emitted:
+            # hot: once a token
+            answer = answers.get(progress.request.request_id)
+            if answer is None:  # its client left during the step
+                continue
+            try:
+                answer.emit(due_ns)
+                metrics.on_token(progress, answer)
+            except Exception:  # the root of a request: one must not stop the others
+                log.exception("request %s failed", answer.accepted.public_id)
+                answer.exchange.cut()
+                self._abort(progress.request.request_id)
+        for progress in step.finished:
+            answer = answers.pop(progress.request.request_id, None)
+            if answer is None:
+                continue
+            try:
+                self._finish(progress, answer)
+            except Exception:  # the root of a request
+                log.exception("request %s failed at its end", answer.accepted.public_id)
+                answer.exchange.cut()
+
+    def _finish(self, progress: Progress, answer: OpenAnswer) -> None:
+        self._metrics.on_finished(progress, answer)
+        self._truth.add(progress, answer, outcome=answer.accepted.finish_reason, ended_ns=answer.stamps_ns[-1])
+        answer.finish(progress)
+
+    def _abort(self, request_id: int) -> None:
+        answer = self._answers.pop(request_id, None)
+        progress = self.driver.abort(request_id)
+        if answer is None or progress is None:
+            return
+        self._metrics.on_aborted()
+        self._truth.add(progress, answer, outcome="abort", ended_ns=time.monotonic_ns())
+
+
+def run(settings: SimSettings) -> None:
+    """Serve until SIGINT or SIGTERM. TokswarmError when the address cannot be had, or the key is missing."""
+    key = None if settings.api_key is None else resolve_key(settings.api_key)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, key))
+
+
+async def _serve(settings: SimSettings, key: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    endpoint = Endpoint(settings, key)
+    alarm = open_alarm(loop, endpoint.driver.ring)
+    endpoint.driver.attach(alarm)
+    connections: set[Connection] = set()
+    try:
+        server = await loop.create_server(
+            lambda: Connection(endpoint.handle, error_body, connections), settings.host, settings.port, backlog=4096
+        )
+    except OSError as error:
+        alarm.close()
+        raise TokswarmError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
+            hint="choose another port with --port; --port 0 takes any free one",
+        ) from error
+    port = server.sockets[0].getsockname()[1]
+    if settings.port_file is not None:
+        _write_whole(settings.port_file, f"{port}\n")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    log.info(
+        "simulated endpoint at http://%s:%d/v1 (model %s, profile %s)",
+        host,
+        port,
+        settings.model,
+        settings.profile.name,
+    )
+    gc.freeze()  # what lives as long as the process need not be walked in the middle of a step
+    await ended.wait()
+    server.close()
+    alarm.close()
+    for connection in list(connections):
+        if connection.transport is not None:
+            connection.transport.abort()
+    await server.wait_closed()
+    log.info("simulated endpoint ended")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write so that a reader sees all of it or nothing."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
