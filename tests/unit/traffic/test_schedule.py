@@ -111,6 +111,13 @@ def test_other_seeds_and_stages_draw_other_requests(sample_plan: Callable[..., P
     assert lengths(plan, 0) != lengths(other, 0)
 
 
+def test_no_two_requests_of_a_run_start_alike_where_nothing_is_shared(sample_plan: Callable[..., Plan]) -> None:
+    source = TicketSource(sample_plan(ClosedLoop(concurrency=1), ClosedLoop(concurrency=1)), 0, 1)
+    tickets = [ticket for stage in (0, 1) for ticket in islice(source.tickets(stage), 300)]
+    starts = [tuple(ticket.prompt.split()[:7]) for ticket in tickets if ticket.class_index == 1]
+    assert len(set(starts)) == len(starts) > 100
+
+
 def test_lengths_do_not_depend_on_the_content_seed_and_texts_do(sample_plan: Callable[..., Plan]) -> None:
     one, other = (sample_plan(ClosedLoop(concurrency=1), content_seed=seed) for seed in (1, 2))
     for mine, theirs in zip(shares(one, 1, limit=50)[0], shares(other, 1, limit=50)[0], strict=True):
