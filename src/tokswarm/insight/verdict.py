@@ -198,8 +198,8 @@ def _lost_workers(evidence: Evidence) -> list[Reason]:
     hit = [stage.name for stage in evidence.measured if ends_ns[stage.name] > first_ns]
     state = State.INVALID if hit and share > LOST_WORKER_INVALID_RATIO else State.SUSPECT
     names = ", ".join(worker.worker for worker in lost)
-    in_flight = sum(worker.in_flight for worker in lost)
-    text = f"{len(lost)} of {len(evidence.run.workers)} workers were lost ({names}) with {counted(in_flight, 'request')} in flight"
+    in_flight = counted(sum(worker.in_flight for worker in lost), "request")
+    text = f"{len(lost)} of {len(evidence.run.workers)} workers were lost ({names}) with {in_flight} in flight"
     text += f"; from then on {', '.join(hit)} had less load than asked" if hit else "; no measured stage was sending"
     return [
         Reason(
