@@ -166,3 +166,5 @@ def prepare_locust() -> None:
     zmqrpc.Client = WorkerSocket  # type: ignore[misc]
     if not hasattr(argument_parser.default_args_dict, "cache_info"):
         argument_parser.default_args_dict = functools.cache(argument_parser.default_args_dict)
+        # Locust's page would read our own command line, and end the process over its options.
+        argument_parser.ui_extra_args_dict = functools.partial(argument_parser.ui_extra_args_dict, [])

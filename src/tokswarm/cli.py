@@ -1,0 +1,60 @@
+"""The `tokswarm` command line: its commands, and how errors leave it."""
+
+import logging
+import sys
+
+import click
+
+from tokswarm.errors import TokswarmError
+from tokswarm.version import VERSION
+
+EXIT_SIGNAL = 130
+
+
+def build() -> click.Group:
+    """All commands; imported here, so that `tokswarm sim` loads no Locust and runs unpatched."""
+
+    @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+    @click.version_option(VERSION)
+    @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
+    def tokswarm(*, verbose: bool) -> None:
+        """Load-test LLM endpoints: where tok/s bends against concurrency, and why.
+
+        Start with `tokswarm demo`.
+        """
+        level = logging.INFO if verbose else logging.WARNING
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+
+    if sys.argv[1:2] == ["sim"]:
+        from tokswarm.simulator.command import command as sim  # noqa: PLC0415 - see the docstring
+
+        tokswarm.add_command(sim())
+        return tokswarm
+
+    from tokswarm.commands import fleet, results, run  # noqa: PLC0415 - see the docstring
+    from tokswarm.grafana.publish import command as publish  # noqa: PLC0415
+    from tokswarm.simulator.command import command as sim  # noqa: PLC0415
+
+    grafana = click.Group("grafana", help="Put the boards into Grafana.")
+    grafana.add_command(publish())
+    commands = (run.demo, run.run, fleet.up, fleet.master, fleet.worker, sim(), results.mix, results.runs)
+    for command in (*commands, results.report, results.export, grafana):
+        tokswarm.add_command(command)
+    return tokswarm
+
+
+def run_cli(arguments: list[str]) -> int:
+    """Run a command; its exit code. Errors of ours leave as one line and a hint."""
+    try:
+        code = build().main(args=arguments, prog_name="tokswarm", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_SIGNAL
+    except TokswarmError as error:
+        click.echo(f"error: {error}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        return error.exit_code
+    return code if isinstance(code, int) else 0
