@@ -232,13 +232,6 @@ class RunControl:
         preflight = self._preflight(mix)
         plan = self._plan(mix, stages, preflight)
         run_dir = self._options.data_dir / "runs" / plan.run_id
-        try:
-            (run_dir / "logs").mkdir(parents=True)
-        except OSError as error:
-            raise TokswarmError(
-                f"the run's directory {run_dir} cannot be made: {error.strerror}",
-                hint="check the rights and the space of the data directory, or choose another with --data-dir",
-            ) from error
         journal = self._open_journal(plan.run_id, run_dir, self._show)
         course = Course(
             plan=plan,

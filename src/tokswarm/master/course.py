@@ -20,7 +20,7 @@ from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
 from tokswarm.master.clock import Clock
 from tokswarm.master.crew import Crew, Member
 from tokswarm.master.link import FleetLink, FleetWorker, Received
-from tokswarm.master.log_fetch import LogFetch
+from tokswarm.master.log_fetch import LogFetches
 from tokswarm.master.merge import WindowMerge
 from tokswarm.master.run import NEXT_STATES, RunInfo, RunState
 from tokswarm.measure.record import Outcome
@@ -31,6 +31,7 @@ from tokswarm.version import VERSION
 from tokswarm.worker.messages import (
     Ack,
     Chunk,
+    Fetch,
     Final,
     Message,
     Ping,
@@ -57,6 +58,8 @@ FETCH_TIMEOUT_S = 600.0
 FETCHES_AT_ONCE = 8
 TURN_S = 0.25
 """How often silence and overdue seconds are looked for when no message comes."""
+CHECK_S = 0.05
+"""And at most so often when many come: looking costs the more the more workers there are."""
 
 BY_PLAN, BY_USER, BY_SIGNAL, BY_ERROR = "plan", "user", "signal", "error"
 
@@ -116,7 +119,8 @@ class Course:
         self._merge = WindowMerge(limited_classes=[c.name for c in plan.mix.classes if c.slo is not None])
         self._warmup_stages = {stage.name for stage in plan.stages if stage.warmup}
         self._inbox: deque[Received] = deque()
-        self._fetches: dict[str, LogFetch] = {}
+        self._fetches: LogFetches | None = None
+        self._checked_s = now_s
         self._stop_asked: str | None = None
         self._watching = False
         self._windows_due = False
@@ -164,8 +168,14 @@ class Course:
 
     def gather(self) -> None:
         """Send every worker its shard and wait for all answers. FleetError, and the run is over, when one says no."""
-        (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        (self._run_dir / "mix.yaml").write_text(self._mix_yaml)
+        try:
+            (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
+            (self._run_dir / "mix.yaml").write_text(self._mix_yaml)
+        except OSError as error:
+            raise TokswarmError(
+                f"the run's directory {self._run_dir} cannot be written: {error.strerror}",
+                hint="check the rights and the space of the data directory, or choose another with --data-dir",
+            ) from error
         self._write_run_file()
         for member in self._crew.all():
             shard = Shard(plan=self._plan, worker_index=member.index, worker_count=len(self._crew))
@@ -178,14 +188,14 @@ class Course:
             return
         refusals, silent = self._refusals(), [member.worker for member in self._crew.without_ack()]
         if refusals or silent:
-            error = FleetError(
+            refusal = FleetError(
                 "; ".join(refusals)
                 or f"no answer to the plan from {', '.join(silent)} within {ACK_TIMEOUT_S:g} s; the run did not begin",
                 hint="look at the log of that worker; start again without it, or when it answers",
             )
             self._tell_all(Stop(run_id=self._plan.run_id, drain_s=0, reason="the run did not begin"))
-            self.fail(str(error))
-            raise error
+            self.fail(str(refusal))
+            raise refusal
 
     def drive(self) -> None:
         """Run the stages one by one, until the plan ends, a stop is asked for or nobody is left. FleetError."""
@@ -311,16 +321,17 @@ class Course:
         while self._inbox:
             self._take(self._inbox.popleft())
         now_s = self._clock.monotonic_s()
+        if now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s = now_s
         if self._watching:
             for member in self._crew.silent(now_s=now_s, windows_due=self._windows_due):
                 self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
         expected = [member.worker for member in self._crew.without_final()]
         self._emit(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
         self._say_database_trouble("the master", self._journal.database_error)
-        for fetch in self._fetches.values():
-            again = fetch.overdue(now_s=now_s)
-            if again is not None:
-                self._fleet.send(fetch.worker, again)
+        if self._fetches is not None:
+            self._ask(self._fetches.overdue(now_s=now_s))
 
     def _take(self, received: Received) -> None:
         message, member = received.message, self._crew.member(received.client)
@@ -380,12 +391,11 @@ class Course:
             member.in_flight = 0
 
     def _take_chunk(self, worker: str, chunk: Chunk, now_s: float) -> None:
-        fetch = self._fetches.get(worker)
-        if fetch is None:
-            self._strays += 1
-            return
-        question = fetch.take(chunk, now_s=now_s)
-        if question is not None:
+        if self._fetches is not None:
+            self._ask(self._fetches.take(worker, chunk, now_s=now_s))
+
+    def _ask(self, questions: list[tuple[str, Fetch]]) -> None:
+        for worker, question in questions:
             self._fleet.send(worker, question)
 
     def _lose(self, member: Member, reason: str) -> None:
@@ -406,30 +416,21 @@ class Course:
     # --- logs and report ----------------------------------------------------------------------------
 
     def _fetch_logs(self) -> None:
-        waiting = [member for member in self._crew.all() if self._can_fetch(member)]
+        waiting = [member.worker for member in self._crew.all() if self._can_fetch(member)]
         while waiting:
             batch, waiting = waiting[:FETCHES_AT_ONCE], waiting[FETCHES_AT_ONCE:]
-            now_s = self._clock.monotonic_s()
-            self._fetches = {
-                member.worker: LogFetch(
-                    run_id=self._plan.run_id,
-                    worker=member.worker,
-                    path=self._run_dir / "logs" / f"{member.worker}.log",
-                    now_s=now_s,
-                )
-                for member in batch
-            }
-            for fetch in self._fetches.values():
-                self._fleet.send(fetch.worker, fetch.question())
-            self._wait(lambda: all(fetch.done for fetch in self._fetches.values()), within_s=FETCH_TIMEOUT_S)
-            for fetch in self._fetches.values():
-                fetch.give_up(f"not done within {FETCH_TIMEOUT_S:g} s")
-                if fetch.error:
-                    self._note(
-                        f"the log of worker {fetch.worker} is not complete here ({fetch.bytes_fetched} bytes): "
-                        f"{fetch.error}; the whole is in the worker's own data directory"
-                    )
-            self._fetches = {}
+            fetches = LogFetches(
+                batch,
+                run_id=self._plan.run_id,
+                logs_dir=self._run_dir / "logs",
+                now_s=self._clock.monotonic_s(),
+            )
+            self._fetches = fetches
+            self._ask(fetches.questions())
+            self._wait(lambda: self._fetches is None or self._fetches.done, within_s=FETCH_TIMEOUT_S)
+            for note in fetches.close(f"not done within {FETCH_TIMEOUT_S:g} s"):
+                self._note(note)
+        self._fetches = None
 
     def _can_fetch(self, member: Member) -> bool:
         if not member.gone:

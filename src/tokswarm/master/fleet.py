@@ -176,6 +176,7 @@ class Fleet:
         """Show the fleet as running: one placeholder user per worker in Locust."""
         if self._ending is not None:
             self._ending.join(END_LOAD_TIMEOUT_S)
+            self._ending.kill()  # its end must not stop what begins now
         workers = self._runner.worker_count
         if workers:
             self._runner.start(workers, spawn_rate=workers)
@@ -201,6 +202,8 @@ class Fleet:
                 self._take(client, decode(type_, message.data))
             elif message.type == "client_ready" or client in self._runner.clients:
                 self._inner(client, message)
+                if message.type == "quit":
+                    self._forget(client)
         except Exception as error:  # noqa: BLE001 -- root of a message: a bad one must not end the loop
             if self._complaints is not None:
                 self._complaints.add(f"a message {message.type!r} could not be handled", f"from {client}: {error!r}")
@@ -256,6 +259,11 @@ class Fleet:
         _log.info("worker %s on %s has joined", ping.worker, ping.host)
         return seen
 
+    def _forget(self, client: str) -> None:
+        seen = self._by_client.pop(client, None)
+        if seen is not None and self._by_name.get(seen.worker) == client:
+            self._by_name.pop(seen.worker)
+
     def _send_to(self, client: str, message: Message) -> None:
         from locust.exception import RPCError, RPCSendError  # noqa: PLC0415 -- see open
         from locust.rpc import Message as LocustMessage  # noqa: PLC0415
@@ -273,9 +281,7 @@ class Fleet:
             now_s = time.monotonic()
             for seen in list(self._by_client.values()):
                 if now_s - seen.heard_s > FORGOTTEN_S:
-                    self._by_client.pop(seen.client)
-                    if self._by_name.get(seen.worker) == seen.client:
-                        self._by_name.pop(seen.worker)
+                    self._forget(seen.client)
                     self.drop(seen.client)
             for client, heard_s in list(self._displaced.items()):
                 if now_s - heard_s > FORGOTTEN_S:

@@ -72,6 +72,7 @@ class Service:
         local_command: Command | None = None,
     ) -> None:
         """`local_command` None: `tokswarm worker` in this interpreter."""
+        settings = msgspec.structs.replace(settings, data_dir=settings.data_dir.absolute())
         self._settings = settings
         self._local_command = local_command
         self._store = Store(settings.data_dir / STORE_FILE)
