@@ -119,7 +119,9 @@ def _read_request(sock: socket.socket) -> bytes:
 
 
 @contextlib.contextmanager
-def scripted_server(script: Script | Sequence[Part], *, context: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
+def scripted_server(
+    script: Script | Sequence[Part], *, context: ssl.SSLContext | None = None
+) -> Iterator[ScriptedServer]:
     """A server on a free loopback port that plays the script (the same for each request, or one by number)."""
     parts = script
     server = ScriptedServer(parts if callable(parts) else lambda _: parts, context)

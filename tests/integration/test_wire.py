@@ -227,9 +227,7 @@ def test_finish_reason_without_done_is_ok() -> None:
             id="unavailable",
         ),
         pytest.param([b"SSH-2.0-OpenSSH_9.2\r\n", Hold], Outcome.PROTOCOL, "not an HTTP/1.1", 0, id="another-protocol"),
-        pytest.param(
-            [STREAM_HEAD + b"zz\r\n", Hold], Outcome.PROTOCOL, "not a chunk size", 0, id="broken-chunk-size"
-        ),
+        pytest.param([STREAM_HEAD + b"zz\r\n", Hold], Outcome.PROTOCOL, "not a chunk size", 0, id="broken-chunk-size"),
         pytest.param(stream(b"data: <broken>\n\n"), Outcome.PROTOCOL, "not JSON", 0, id="event-that-is-no-json"),
     ],
 )
