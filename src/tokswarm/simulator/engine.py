@@ -53,7 +53,7 @@ class Progress:
         self.computed = 0
         """Tokens whose keys and values are in its blocks."""
         self.reached = 0
-        """The most `computed` ever was: what lies below is computed again after a preemption."""
+        """The most `computed` ever was: what is computed below it is recomputed, after a preemption."""
         self.generated = 0
         self.blocks: list[int] = []
         self.admitted_ns: int | None = None
@@ -61,7 +61,7 @@ class Progress:
         self.first_token_ns: int | None = None
         self.last_token_ns: int | None = None
         self.cached_tokens = 0
-        """Prompt tokens found in the cache when it was first admitted."""
+        """Prompt tokens found in the cache instead of being computed a first time."""
         self.recomputed_tokens = 0
         self.preemptions = 0
 
@@ -217,9 +217,11 @@ class Engine:
             sequence.blocks = found + self.pool.allocate(missing)
             if sequence.admitted_ns is None:
                 sequence.admitted_ns = now_ns
-                sequence.cached_tokens = sequence.computed
                 self.prefix_queries_tokens += sequence.total
-                self.prefix_hits_tokens += sequence.computed
+            spared = max(0, sequence.computed - sequence.reached)
+            sequence.cached_tokens += spared
+            sequence.reached += spared
+            self.prefix_hits_tokens += spared
             batch.append((sequence, count))
             left -= count
 

@@ -150,7 +150,10 @@ def load_profile(source: str) -> Profile:
             hint=f"presets: {', '.join(PRESETS)}; or give the path of a YAML file of parameters",
         )
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
+        parameters = msgspec.yaml.decode(path.read_bytes(), type=dict[str, str | int | float | None])
+        return msgspec.convert({"name": path.stem, **parameters}, Profile)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", hint=error.hint) from error
     except (msgspec.DecodeError, OSError) as error:
         raise ConfigError(
             f"{path}: {error}", hint="parameters and their units: docs/simulator.md#parameters"
