@@ -61,7 +61,6 @@ class LiveFeed:
 
     def _ensure_reader(self) -> gevent.Greenlet:
         if self._reader is None or self._reader.dead:
-            self._block = b""
             self._reader = gevent.spawn(self._read)
             self._reader.name = "live-feed"
         return self._reader

@@ -144,5 +144,7 @@ def test_a_stream_ends_when_the_ticks_fail_so_that_its_client_connects_again(
 
 def test_a_silent_stream_gets_a_comment(ticks: Ticks) -> None:
     stream = opened(LiveFeed(ticks, comment_every_s=0.001))
+    ticks.put("a")
 
+    assert parse(next(stream)) == (1, "a")
     assert next(stream) == b": nothing new\n\n"
