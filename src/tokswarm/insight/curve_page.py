@@ -24,6 +24,7 @@ class Sweep(NamedTuple):
     """Stages that differ in one number: the x axis of a row of charts."""
 
     key: str
+    title: str
     axis: str
     points: list[tuple[float, StageSummary]]
 
@@ -54,6 +55,7 @@ def curve_page(summary: Summary) -> str:
 <p class="bend">{escape(_capital(bend.line))}.</p>
 {_tiles(summary)}
 {charts}
+<h2>Stages</h2>
 {_table(summary)}
 {_list("Missing from this run", summary.missing)}
 {_list("Notes", summary.notes)}
@@ -71,8 +73,8 @@ def _sweeps(stages: list[StageSummary]) -> list[Sweep]:
         ((s.rate_per_s, s) for s in stages if s.rate_per_s is not None and not s.warmup), key=lambda point: point[0]
     )
     candidates = [
-        Sweep("closed", "concurrency (requests in flight)", closed),
-        Sweep("open", "offered rate (requests/s)", by_rate),
+        Sweep("closed", "Closed loop, by concurrency", "concurrency (requests in flight)", closed),
+        Sweep("open", "Open loop, by rate", "offered rate (requests/s)", by_rate),
     ]
     return [sweep for sweep in candidates if sweep.points]
 

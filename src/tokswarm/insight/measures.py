@@ -7,6 +7,9 @@ from tokswarm.insight.measured_window import MeasuredWindow
 from tokswarm.insight.percentiles import Percentiles, percentiles
 from tokswarm.measure.record import Outcome, QueueWaitSource
 
+SLICE_ROWS = 20_000
+"""Requests whose arrivals are laid out at a time: a few hundred megabytes at the longest answers."""
+
 _OK = pl.col("outcome") == Outcome.OK.value
 _DONE_UNIX_NS = pl.col("sent_unix_ns") + pl.col("done_ns") - pl.col("sent_ns")
 
@@ -108,7 +111,7 @@ def _outcomes(requests: pl.DataFrame) -> dict[str, int]:
 
 
 def _total(requests: pl.DataFrame, column: str) -> int:
-    return int(requests[column].sum())
+    return int(requests[column].cast(pl.Int64).sum())
 
 
 def _per_s(count: int, window: MeasuredWindow) -> float | None:
@@ -125,11 +128,15 @@ def _count_in(requests: pl.DataFrame, unix_ns: pl.Expr, window: MeasuredWindow) 
 
 def _tokens_in(requests: pl.DataFrame, window: MeasuredWindow) -> int:
     """Tokens that arrived in the window; those of an answer that was not streamed arrive at its end."""
-    streamed = requests.filter(pl.col("arrivals_ns").list.len() > 0)
-    arrivals = streamed.select("sent_unix_ns", "arrivals_ns", "arrival_tokens").explode("arrivals_ns", "arrival_tokens")
-    whole = requests.filter(pl.col("arrivals_ns").list.len() == 0)
-    arrived = arrivals.filter(_inside(pl.col("sent_unix_ns") + pl.col("arrivals_ns"), window))
-    return _total(arrived, "arrival_tokens") + _total(whole.filter(_inside(_DONE_UNIX_NS, window)), "output_tokens")
+    streamed = pl.col("arrivals_ns").list.len() > 0
+    whole = requests.filter(~streamed, _inside(_DONE_UNIX_NS, window))
+    tokens = _total(whole, "output_tokens")
+    for part in requests.filter(streamed).iter_slices(SLICE_ROWS):
+        arrivals = part.select("sent_unix_ns", "arrivals_ns", "arrival_tokens").explode("arrivals_ns", "arrival_tokens")
+        tokens += _total(
+            arrivals.filter(_inside(pl.col("sent_unix_ns") + pl.col("arrivals_ns"), window)), "arrival_tokens"
+        )
+    return tokens
 
 
 def _in_flight_mean(requests: pl.DataFrame, window: MeasuredWindow) -> float | None:
@@ -143,13 +150,22 @@ def _in_flight_mean(requests: pl.DataFrame, window: MeasuredWindow) -> float | N
 
 
 def _itl(ok: pl.DataFrame) -> Percentiles | None:
-    """Gaps between arrivals, each once per token of the arrival that ended it."""
-    gaps = (
-        ok.select(gap_ns=pl.col("arrivals_ns").list.diff(), tokens="arrival_tokens")
-        .filter(pl.col("gap_ns").list.len() > 1)
+    """Gaps between arrivals, each once per token of the arrival that ended it.
+
+    Gaps are counted by the microsecond, which is what is reported: few values, however many tokens.
+    """
+    counts = [
+        part.select(gap_ns=pl.col("arrivals_ns").list.diff(), tokens="arrival_tokens")
         .explode("gap_ns", "tokens")
-    )
-    return percentiles(gaps["gap_ns"] / 1e6, gaps["tokens"])
+        .filter(pl.col("gap_ns").is_not_null())
+        .group_by(gap_us=(pl.col("gap_ns") / 1e3).round())
+        .agg(pl.col("tokens").cast(pl.Int64).sum())
+        for part in ok.filter(pl.col("arrivals_ns").list.len() > 1).iter_slices(SLICE_ROWS)
+    ]
+    if not counts:
+        return None
+    gaps = pl.concat(counts)
+    return percentiles(gaps["gap_us"] / 1e3, gaps["tokens"])
 
 
 def _queue_wait(ok: pl.DataFrame) -> tuple[Percentiles | None, str | None]:

@@ -31,10 +31,13 @@ def write_report(run_dir: Path) -> Summary:
     """
     run = read_run_file(run_dir / RUN_FILE)
     absent = [name for name in (REQUESTS_FILE, WORKERS_FILE, FLEET_FILE) if not (run_dir / name).is_file()]
-    requests = _read_table(run_dir / REQUESTS_FILE, tables.REQUESTS)
-    workers = _read_table(run_dir / WORKERS_FILE, tables.WORKERS)
-    fleet = None if FLEET_FILE in absent else _read_table(run_dir / FLEET_FILE, tables.FLEET)
-    summary = summarise(run, requests, workers, fleet)
+    requests = _open_table(run_dir / REQUESTS_FILE, tables.REQUESTS)
+    workers = _open_table(run_dir / WORKERS_FILE, tables.WORKERS)
+    fleet = None if FLEET_FILE in absent else _open_table(run_dir / FLEET_FILE, tables.FLEET)
+    try:
+        summary = summarise(run, requests, workers, fleet)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(run_dir, error) from error
     if absent:
         summary = msgspec.structs.replace(summary, missing=[f"no {name}" for name in absent] + summary.missing)
     _write(run_dir / SUMMARY_FILE, encode_summary(summary))
@@ -98,16 +101,22 @@ def _read(path: Path) -> bytes:
         raise ReportError(f"{path}: {error.strerror}", hint="a run's folder has run.json and Parquet files") from error
 
 
-def _read_table(path: Path, columns: dict[str, pl.DataType]) -> pl.DataFrame:
-    """The columns that are used; an empty table when the file is not there."""
+def _open_table(path: Path, columns: dict[str, pl.DataType]) -> pl.LazyFrame:
+    """A table that is read as it is used; an empty one when the file is not there."""
     if not path.is_file():
-        return tables.empty(columns)
+        return tables.empty(columns).lazy()
     try:
-        lazy = pl.scan_parquet(path)
-        names = [name for name in columns if name in lazy.collect_schema().names()]
-        return tables.conform(lazy.select(names).collect(), columns, str(path))
+        pl.read_parquet_schema(path)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise ReportError(f"{path}: {error}", hint="write it again from the record logs in the run's folder") from error
+        raise _unreadable(path, error) from error
+    return pl.scan_parquet(path)
+
+
+def _unreadable(path: Path, error: Exception) -> ReportError:
+    return ReportError(
+        f"{path}: no readable Parquet: {error}",
+        hint="delete the Parquet files and report the run again: they are made from the record logs in its folder",
+    )
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -19,6 +19,8 @@ from tokswarm.measure.window import ALL_CLASSES
 from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, PlannedStage, Replay
 from tokswarm.traffic.units import enc_hook
 
+Table = pl.DataFrame | pl.LazyFrame
+
 SCHEMA_VERSION = 1
 """Goes up when a reader would misread the summary; keys are only ever added otherwise."""
 
@@ -71,23 +73,26 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The mix as it was run (docs/mix.md)."""
 
 
-def summarise(
-    run: RunFile, requests: pl.DataFrame, workers: pl.DataFrame, fleet: pl.DataFrame | None = None
-) -> Summary:
-    """Sum up a run from its tables; `fleet` adds the arrivals that were dropped, which leave no record."""
-    requests = tables.conform(requests, tables.REQUESTS, "requests")
-    workers = tables.conform(workers, tables.WORKERS, "workers")
-    dropped = None if fleet is None else tables.conform(fleet, tables.FLEET, "fleet")
+def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None = None) -> Summary:
+    """Sum up a run from its tables; `fleet` adds the arrivals that were dropped, which leave no record.
+
+    Given lazy tables, the arrivals of only one stage at a time are in memory.
+    """
+    whole = tables.conform(requests, tables.REQUESTS, "requests")
+    records = whole.with_columns(arrivals=pl.col("arrivals_ns").list.len()).drop("arrivals_ns", "arrival_tokens")
+    requests = records.collect(engine="streaming")
+    workers = tables.conform(workers, tables.WORKERS, "workers").collect()
+    dropped = None if fleet is None else tables.conform(fleet, tables.FLEET, "fleet").collect()
     planned = {stage.name: stage for stage in run.stages}
     begun = [(planned[times.name], times) for times in run.stage_times]
     unloaded = _fit(requests, begun)
     wait = pl.lit(None, pl.Float64) if unloaded is None else estimated_wait_ms(unloaded)
-    requests = requests.with_columns(estimated_wait_ms=wait)
-    stages = _with_linear_ratio([_stage(run, plan, times, requests=requests, fleet=dropped) for plan, times in begun])
+    whole = whole.with_columns(estimated_wait_ms=wait)
+    stages = _with_linear_ratio([_stage(run, plan, times, requests=whole, fleet=dropped) for plan, times in begun])
     warmups = {stage.name for stage in stages if stage.warmup}
     in_warmup = pl.col("stage").is_in(list(warmups))
     measured = requests.filter(~in_warmup)
-    arrivals = int(measured["arrivals_ns"].list.len().sum())
+    arrivals = int(measured["arrivals"].sum())
     evidence = Evidence(
         run=run,
         stages=stages,
@@ -136,9 +141,9 @@ def _window(rows: pl.DataFrame, times: StageTimes) -> MeasuredWindow:
 
 
 def _stage(
-    run: RunFile, plan: PlannedStage, times: StageTimes, *, requests: pl.DataFrame, fleet: pl.DataFrame | None
+    run: RunFile, plan: PlannedStage, times: StageTimes, *, requests: pl.LazyFrame, fleet: pl.DataFrame | None
 ) -> StageSummary:
-    rows = requests.filter(pl.col("stage") == plan.name)
+    rows = requests.filter(pl.col("stage") == plan.name).collect()
     window = _window(rows, times)
     open_loop = not isinstance(plan.load, ClosedLoop)
     concurrency = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else None

@@ -1,4 +1,7 @@
-"""The columns this package reads from a run's Parquet files, and nothing else of them."""
+"""The columns this package reads from a run's Parquet files, and nothing else of them.
+
+The lists of token arrivals are most of a run; they are read one stage at a time.
+"""
 
 import polars as pl
 
@@ -30,7 +33,7 @@ REQUESTS: dict[str, pl.DataType] = {
     "merged_arrivals": pl.Int64(),
     "unstamped_arrivals": pl.Int64(),
     "arrivals_ns": pl.List(pl.Int64()),
-    "arrival_tokens": pl.List(pl.Int64()),
+    "arrival_tokens": pl.List(pl.UInt32()),
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
 
@@ -58,12 +61,13 @@ def empty(columns: dict[str, pl.DataType]) -> pl.DataFrame:
     return pl.DataFrame(schema=columns)
 
 
-def conform(table: pl.DataFrame, columns: dict[str, pl.DataType], name: str) -> pl.DataFrame:
+def conform(table: pl.DataFrame | pl.LazyFrame, columns: dict[str, pl.DataType], name: str) -> pl.LazyFrame:
     """The columns that are read, in their types; a column that was all null arrives without one."""
-    absent = [column for column in columns if column not in table.columns]
+    found = table.lazy().collect_schema().names()
+    absent = [column for column in columns if column not in found]
     if absent:
         raise ReportError(
-            f"{name}: the columns {', '.join(absent)} are not there; found {', '.join(table.columns) or 'none'}",
+            f"{name}: the columns {', '.join(absent)} are not there; found {', '.join(found) or 'none'}",
             hint="the run was written by another version of tokswarm; report it with that one",
         )
-    return table.select(pl.col(column).cast(kind) for column, kind in columns.items())
+    return table.lazy().select(pl.col(column).cast(kind) for column, kind in columns.items())

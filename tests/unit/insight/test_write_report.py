@@ -123,8 +123,17 @@ def test_a_folder_without_a_readable_run_file_is_refused(tmp_path: Path, content
 def test_a_table_that_is_no_parquet_is_named(tmp_path: Path) -> None:
     run_dir(tmp_path, run_of(sweep(1)), [request()])
     (tmp_path / "requests.parquet").write_bytes(b"PAR1 torn")
-    with pytest.raises(ReportError, match=r"requests\.parquet"):
+    with pytest.raises(ReportError, match=r"requests\.parquet: no readable Parquet"):
         write_report(tmp_path)
+
+
+def test_a_table_that_is_damaged_inside_is_refused_and_leaves_no_summary(tmp_path: Path) -> None:
+    run_dir(tmp_path, run_of(sweep(1)), [request(sent_s=i / 100) for i in range(900)])
+    whole = (tmp_path / "requests.parquet").read_bytes()
+    (tmp_path / "requests.parquet").write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    with pytest.raises(ReportError, match="no readable Parquet"):
+        write_report(tmp_path)
+    assert not (tmp_path / "summary.json").exists()
 
 
 def test_a_summary_of_another_version_is_refused(tmp_path: Path) -> None:
