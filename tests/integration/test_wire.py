@@ -1,18 +1,19 @@
 """The load client over real sockets: every way a server can answer, break off or say nothing."""
 
 import contextlib
+import socket
 import time
 from collections.abc import Iterator, Sequence
 
 import gevent
 import msgspec
 import pytest
-
 from scripted_server import Close, Hold, Part, Pause, Reset, ScriptedServer, scripted_server
+
 from tokswarm.measure.record import Outcome
 from tokswarm.traffic.mix import Target
 from tokswarm.traffic.units import Duration
-from tokswarm.wire.answer import LiveRow
+from tokswarm.wire.answer import Answer, LiveRow
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
@@ -329,8 +330,6 @@ def test_an_error_in_one_stream_leaves_the_others_alone(monkeypatch: pytest.Monk
     def script(number: int) -> list[Part]:
         return [STREAM_HEAD, Pause(0.05), chunk(token("bad" if number == 0 else "tok", "stop")), chunk(DONE), END]
 
-    from tokswarm.wire.answer import Answer
-
     feed = Answer.feed
 
     def breaking(self: Answer, body: bytes, at_ns: int, stamped: bool) -> None:
@@ -379,3 +378,15 @@ def test_the_servers_words_are_kept_without_the_key() -> None:
     assert exchange.outcome is Outcome.HTTP_ERROR
     assert "Incorrect API key" in (exchange.error or "")
     assert key not in (exchange.error or "")
+
+
+def test_an_address_that_refuses_is_passed_over_while_another_answers() -> None:
+    with scripted_server(GOOD) as server, client_of(server) as client:
+        target = client.target
+        target.addresses = [(socket.AF_INET, ("127.0.0.2", server.port)), *target.addresses]
+        second = LoadClient(target)
+        try:
+            assert [each.outcome for each in ask_in_turn(second, 3)] == [Outcome.OK] * 3
+        finally:
+            second.close()
+        assert server.connections == 1

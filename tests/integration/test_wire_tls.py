@@ -1,6 +1,6 @@
 """The load client over TLS: the same answers, certificates checked, sessions resumed."""
 
-import datetime
+import datetime as dt
 import socket
 import ssl
 import threading
@@ -15,6 +15,7 @@ from test_wire import END, GOOD, STREAM_HEAD, WHOLE, ask, ask_in_turn, chunk, to
 from tokswarm.errors import ConfigError
 from tokswarm.measure.record import Outcome
 from tokswarm.traffic.mix import Target, Tls
+from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
 from tokswarm.wire.target import ResolvedTarget
@@ -35,8 +36,8 @@ def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> 
 def context_for(authority: trustme.CA, *names: str, expired: bool = False) -> ssl.SSLContext:
     options = {}
     if expired:
-        now = datetime.datetime.now(datetime.UTC)
-        options = {"not_before": now - datetime.timedelta(days=9), "not_after": now - datetime.timedelta(days=2)}
+        now = dt.datetime.now(dt.UTC)
+        options = {"not_before": now - dt.timedelta(days=9), "not_after": now - dt.timedelta(days=2)}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*names, **options).configure_cert(context)
     return context
@@ -97,8 +98,6 @@ def test_a_large_answer_in_full_records_is_read_whole(context: ssl.SSLContext, c
 
 
 def test_a_large_prompt_is_sent_whole(context: ssl.SSLContext, ca_file: str) -> None:
-    from tokswarm.wire.api import RequestWriter
-
     text = b"word " * 400_000
     with scripted_server(GOOD, context=context) as server:
         client = client_of(server, ca_file=ca_file)

@@ -56,10 +56,10 @@ class LoadClient:
 
     def ask(self, request: bytes, *, timeout_s: float) -> Exchange:
         """Send a request and wait for its end (preflight, scripts)."""
-        waiter: Waiter = Waiter()
-        exchange = self._begin(request, LiveRow(), waiter.switch, None, fresh=True)
-        guard = gevent.spawn_later(timeout_s, exchange.abort, f"no whole answer within {timeout_s:g} s")
-        waiter.get()
+        waiter: Waiter[Exchange] = Waiter()
+        self._begin(request, LiveRow(), waiter.switch, waiter, fresh=True)
+        guard = gevent.spawn_later(timeout_s, self._abort_tagged, waiter, f"no whole answer within {timeout_s:g} s")
+        exchange: Exchange = waiter.get()
         guard.kill(block=False)
         return exchange
 
@@ -92,8 +92,10 @@ class LoadClient:
             if exchange.outcome is Outcome.RESET and exchange.reused and exchange.headers_ns is None:
                 self.stale_retries += 1
                 self._begin(request, live, on_done, tag, fresh=True)
-                return
-            on_done(exchange)
+            elif exchange.other_address:
+                self._begin(request, live, on_done, tag, fresh=True)
+            else:
+                on_done(exchange)
 
         exchange = Exchange(
             request=request,
@@ -108,6 +110,11 @@ class LoadClient:
         self._open[exchange] = None
         exchange.begin(fresh=fresh)
         return exchange
+
+    def _abort_tagged(self, tag: object, reason: str) -> None:
+        for exchange in list(self._open):
+            if exchange.tag is tag:
+                exchange.abort(reason)
 
     def _check(self) -> None:
         next_clock_ns = 0

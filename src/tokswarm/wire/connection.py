@@ -14,7 +14,7 @@ from gevent import monkey
 from tokswarm.wire.clock import ask_for_stamps
 from tokswarm.wire.http1 import ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
-from tokswarm.wire.target import ResolvedTarget
+from tokswarm.wire.target import Address, ResolvedTarget
 from tokswarm.wire.tls import TlsLayer
 
 _plain_socket: type[socket.socket] = monkey.get_original("socket", "socket")
@@ -47,14 +47,15 @@ class Owner(Protocol):
 class Connection:
     """One socket in the receive loop."""
 
-    __slots__ = ("_out", "_receiver", "_writing", "fd", "recvmsg", "sock", "used")
+    __slots__ = ("_out", "_receiver", "_writing", "address", "fd", "recvmsg", "sock", "used")
 
-    def __init__(self, sock: socket.socket, receiver: Receiver) -> None:
+    def __init__(self, sock: socket.socket, receiver: Receiver, address: Address) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.recvmsg: RecvMsg = sock.recvmsg
         self.used = False
         """A request has been answered on it before."""
+        self.address = address
         self._receiver = receiver
         self._out = memoryview(b"")
         self._writing = False
@@ -125,9 +126,15 @@ class LayeredConnection(Connection):
     __slots__ = ("_layer", "_owner", "_tunnel", "_tunnel_request")
 
     def __init__(
-        self, sock: socket.socket, receiver: Receiver, *, layer: TlsLayer | None, tunnel_request: bytes | None
+        self,
+        sock: socket.socket,
+        receiver: Receiver,
+        address: Address,
+        *,
+        layer: TlsLayer | None,
+        tunnel_request: bytes | None,
     ) -> None:
-        super().__init__(sock, receiver)
+        super().__init__(sock, receiver, address)
         self._layer = layer
         self._tunnel_request = tunnel_request
         self._tunnel: ResponseParser | None = None
@@ -276,8 +283,16 @@ class ConnectionPool:
         """The platform gives no receive stamps."""
         self._target = target
         self._receiver = receiver
+        self._addresses = list(target.addresses)
         self._idle: dict[Connection, None] = {}
         self._turn = 0
+
+    def avoid(self, address: Address) -> bool:
+        """Never again use an address that refused, while another is left; whether one is."""
+        others = [each for each in self._addresses if each != address]
+        if others:
+            self._addresses = others
+        return bool(others)
 
     def take_idle(self) -> Connection | None:
         """The connection kept last, or None."""
@@ -285,25 +300,35 @@ class ConnectionPool:
 
     def open(self, owner: Owner) -> tuple[Connection, bool]:
         """A new connection in the loop, and whether TCP is already up. OSError when it cannot be."""
-        family, address = self._target.addresses[self._turn % len(self._target.addresses)]
-        self._turn += 1
+        while True:
+            address = self._addresses[self._turn % len(self._addresses)]
+            self._turn += 1
+            try:
+                connection, established = self._connect(address)
+            except ConnectionRefusedError:
+                if not self.avoid(address):
+                    raise
+                continue
+            self.open_count += 1
+            owner.recvmsg = connection.recvmsg
+            connection.watch(owner, connecting=not established)
+            return connection, established
+
+    def _connect(self, address: Address) -> tuple[Connection, bool]:
+        family, place = address
         sock = _plain_socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.unstamped = not ask_for_stamps(sock)
-            code = sock.connect_ex(address)
+            code = sock.connect_ex(place)
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, errno.errorcode.get(code, str(code)))
         except OSError:
             sock.close()
             raise
-        self.open_count += 1
-        connection = self._wrap(sock)
-        owner.recvmsg = connection.recvmsg
-        connection.watch(owner, connecting=code != 0)
-        return connection, code == 0
+        return self._wrap(sock, address), code == 0
 
     def keep(self, connection: Connection) -> None:
         """Take a connection back whose response was read to its end."""
@@ -323,9 +348,9 @@ class ConnectionPool:
         for connection in list(self._idle):
             self.drop(connection)
 
-    def _wrap(self, sock: socket.socket) -> Connection:
+    def _wrap(self, sock: socket.socket, address: Address) -> Connection:
         target = self._target
         if target.tls is None and target.tunnel_request is None:
-            return Connection(sock, self._receiver)
+            return Connection(sock, self._receiver, address)
         layer = None if target.tls is None else target.tls.layer()
-        return LayeredConnection(sock, self._receiver, layer=layer, tunnel_request=target.tunnel_request)
+        return LayeredConnection(sock, self._receiver, address, layer=layer, tunnel_request=target.tunnel_request)

@@ -70,6 +70,7 @@ class Exchange:
         "error",
         "headers_ns",
         "last_read_ns",
+        "other_address",
         "outcome",
         "raw_body",
         "recvmsg",
@@ -116,6 +117,8 @@ class Exchange:
         self.outcome: Outcome | None = None
         """None while under way."""
         self.error: str | None = None
+        self.other_address = False
+        """The connection was refused, and the host has another address to try."""
         self.tag: object = None
         """The caller's own."""
 
@@ -229,6 +232,8 @@ class Exchange:
             self._end(Outcome.RESET, str(error), keep=False)
         elif isinstance(error, OSError):
             outcome, text = _socket_outcome(error)
+            if isinstance(error, ConnectionRefusedError) and self._connection is not None:
+                self.other_address = self._pool.avoid(self._connection.address)
             self._end(outcome, f"{text} while {self._phase.value} ({self._pool.target_name})", keep=False)
         else:
             self._end(Outcome.PROTOCOL, f"{type(error).__name__}: {error}", keep=False)
