@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gevent
+import msgspec
 import pytest
 from databases import BUCKET, TOKEN, Influxd, VictoriaMetrics, call, free_port, influxd, victoria_metrics
-from synthetic_log import Totals, entries, totals, write_log
+from synthetic_log import Totals, entries, requests, totals, write_log
 
 from tokswarm.errors import SinkError
 from tokswarm.sink.influx import InfluxSink, export_run, probe
+from tokswarm.sink.line_protocol import FormatCounts
 from tokswarm.sink.record_log import RecordLog
 from tokswarm.sink.settings import InfluxSettings, Secret
 
@@ -292,8 +295,28 @@ def test_a_torn_log_delivers_its_whole_entries(database: Influxd, log: Path) -> 
     with log.open("ab") as file:
         file.write(b"\x40\x00\x00\x00torn")
     delivery = export_run(log.parents[1], settings_of(database))
-    assert (delivery.backlog_bytes, delivery.error) == (8, "w0.log: no more time")
+    assert delivery.backlog_bytes == 0
+    assert delivery.error == "w0.log: 8 bytes at the end of the record log are torn"
     assert held(database) == WANT
+
+
+def test_a_log_that_is_none_is_named_and_the_others_are_delivered(database: Influxd, log: Path) -> None:
+    log.with_name("a.log").write_bytes(b"something else")
+    log.with_name("b.log").touch()
+    delivery = export_run(log.parents[1], settings_of(database))
+    assert delivery.backlog_bytes == len(b"something else")
+    assert delivery.error is not None
+    assert "this is no record log" in delivery.error
+    assert held(database) == WANT
+
+
+def test_what_no_field_can_hold_is_left_out_and_counted(database: Influxd, tmp_path: Path) -> None:
+    [record] = requests(1, seed=1, begin_unix_ns=NOW_S * 10**9)
+    odd = msgspec.structs.replace(record, connect_ms=math.inf, error="x" * 1000)
+    write_log(tmp_path / "w0.log", [odd], run_id="run-1", worker="w0")
+    delivery = started(tmp_path / "w0.log", database).stop(10)
+    assert delivery.left_out == FormatCounts(values_dropped=1, texts_shortened=1, packs_dropped=0)
+    assert held(database).requests == 1
 
 
 def test_probe_says_what_is_there(database: Influxd) -> None:
@@ -360,6 +383,35 @@ def test_catching_up_does_not_hold_the_loop_of_a_patched_process(database: Influ
     assert found["written"] > 60_000
     assert found["n"] > 200
     assert found["p95_ms"] < 2.5, found
+
+
+SILENT = """
+import gevent.monkey
+gevent.monkey.patch_all()
+import json, socket, sys, time
+from pathlib import Path
+import gevent
+from tokswarm.sink.influx import InfluxSink
+from tokswarm.sink.settings import InfluxSettings
+
+listener = socket.create_server(("127.0.0.1", 0))
+url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+sink = InfluxSink(Path(sys.argv[1]), InfluxSettings(url=url), "run-1", "w0")
+sink.start()
+gevent.sleep(0.3)
+began = time.monotonic()
+delivery = sink.stop(1.0)
+print(json.dumps({"took_s": time.monotonic() - began, "backlog": delivery.backlog_bytes, "error": delivery.error}))
+"""
+
+
+def test_a_database_that_never_answers_does_not_outlast_the_deadline(log: Path) -> None:
+    command = [sys.executable, "-c", SILENT, str(log)]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    found = json.loads(child.stdout)
+    assert 1.0 <= found["took_s"] < 2.5
+    assert found["backlog"] > 0
+    assert found["error"] == "no more time"
 
 
 def test_the_facade_answers_as_the_real_api_for_an_unknown_path(database: Influxd) -> None:

@@ -19,7 +19,7 @@ from gevent.event import Event as Signal
 from tokswarm.errors import LogError, SinkError
 from tokswarm.sink import committed_offset
 from tokswarm.sink.influx_endpoint import InfluxEndpoint
-from tokswarm.sink.line_protocol import PIECE_ARRIVALS, LineFormatter
+from tokswarm.sink.line_protocol import PIECE_ARRIVALS, FormatCounts, LineFormatter
 from tokswarm.sink.record_log import LogReader, read_log
 from tokswarm.sink.settings import InfluxSettings
 from tokswarm.sink.write_answer import Answer, Refused, Rejected, Retry, TooLarge, Written
@@ -59,7 +59,9 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     backlog_bytes: int
     """Of the log, not in the database; the log keeps them."""
     error: str | None
-    """Why there is a backlog or a drop; None when there is neither."""
+    """Why there is a backlog or a drop, or that the log is damaged; None when all is well."""
+    left_out: FormatCounts
+    """Values of delivered points that no database takes, and texts cut short."""
 
 
 class InfluxSink:
@@ -87,6 +89,7 @@ class InfluxSink:
         """Where the entry ends that `_pieces` is of."""
         self._read_to = self._offset
         """Where the last entry ends whose lines were all handed over."""
+        self._torn_bytes = 0
         self._block_bytes = BLOCK_BYTES
         self._greenlet: gevent.Greenlet | None = None
         self._ending = Signal()
@@ -158,23 +161,36 @@ class InfluxSink:
             logger.exception("the InfluxDB writer of %s ended; what is undelivered stays in the log", self._log_path)
 
     def _close(self) -> Delivery:
+        left_out = self._formatter.counts
+        if any(left_out):
+            logger.warning(
+                "of %s: %d values and %d packed gaps were left out of their points, %d texts shortened",
+                self._log_path,
+                left_out.values_dropped,
+                left_out.packs_dropped,
+                left_out.texts_shortened,
+            )
+        backlog_bytes = max(self.backlog_bytes - self._torn_bytes, 0)
         delivery = Delivery(
             written_points=self.written_points,
             dropped_points=self.dropped_points,
-            backlog_bytes=self.backlog_bytes,
-            error=self._trouble(),
+            backlog_bytes=backlog_bytes,
+            error=self._trouble(backlog_bytes),
+            left_out=left_out,
         )
         self._endpoint.close()
         if self._reader is not None:
             self._reader.close()
         return delivery
 
-    def _trouble(self) -> str | None:
+    def _trouble(self, backlog_bytes: int) -> str | None:
         parts = [] if self.error is None else [self.error]
         parts += [f"{count} points refused: {reason}" for reason, count in self._drop_reasons.items()]
         if self._reader is not None and self._reader.damaged_bytes:
             parts.append(f"{self._reader.damaged_bytes} bytes of the record log are damaged")
-        if not parts and self.backlog_bytes:
+        if self._torn_bytes:
+            parts.append(f"{self._torn_bytes} bytes at the end of the record log are torn")
+        if not parts and backlog_bytes:
             parts.append("no more time")
         return "; ".join(parts) or None
 
@@ -198,6 +214,9 @@ class InfluxSink:
             if found is not None and not self._out_of_time():
                 entry, self._entry_end = found
                 self._pieces = self._formatter.pieces(entry)
+            elif found is None and self._ending.is_set():
+                self._torn_bytes = 0 if reader is None else reader.torn_bytes
+                return lines
             elif self._ending.is_set() or (lines and monotonic() - began >= BLOCK_AGE_S):
                 return lines
             else:
@@ -358,27 +377,30 @@ def export_run(run_dir: Path, settings: InfluxSettings, *, from_start: bool = Fa
         raise SinkError(f"{run_dir / 'logs'}: there are no record logs", hint="name the folder of a run")
     probe(settings)
     deliveries = [_export_log(path, settings, from_start=from_start) for path in logs]
+    errors = [f"{path.name}: {one.error}" for path, one in zip(logs, deliveries, strict=True) if one.error is not None]
     return Delivery(
-        written_points=sum(delivery.written_points for delivery in deliveries),
-        dropped_points=sum(delivery.dropped_points for delivery in deliveries),
-        backlog_bytes=sum(delivery.backlog_bytes for delivery in deliveries),
-        error="; ".join(
-            f"{path.name}: {delivery.error}"
-            for path, delivery in zip(logs, deliveries, strict=True)
-            if delivery.error is not None
-        )
-        or None,
+        written_points=sum(one.written_points for one in deliveries),
+        dropped_points=sum(one.dropped_points for one in deliveries),
+        backlog_bytes=sum(one.backlog_bytes for one in deliveries),
+        error="; ".join(errors) or None,
+        left_out=FormatCounts(*(sum(counts) for counts in zip(*(one.left_out for one in deliveries), strict=True))),
     )
 
 
 def _export_log(path: Path, settings: InfluxSettings, *, from_start: bool) -> Delivery:
     try:
         with read_log(path) as reader:
-            header = reader.header
+            header, torn_bytes = reader.header, reader.torn_bytes
     except LogError as error:
-        return Delivery(written_points=0, dropped_points=0, backlog_bytes=path.stat().st_size, error=str(error))
+        return _undelivered(path.stat().st_size, str(error))
     if header is None:
-        return Delivery(written_points=0, dropped_points=0, backlog_bytes=0, error=None)
+        return _undelivered(0, f"{torn_bytes} bytes at the end of the record log are torn" if torn_bytes else None)
     sink = InfluxSink(path, settings, header.run_id, header.worker, from_start=from_start)
     sink.start()
     return sink.drain(EXPORT_STALL_S)
+
+
+def _undelivered(backlog_bytes: int, error: str | None) -> Delivery:
+    return Delivery(
+        written_points=0, dropped_points=0, backlog_bytes=backlog_bytes, error=error, left_out=FormatCounts(0, 0, 0)
+    )
