@@ -10,9 +10,9 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 
 from tokswarm.errors import SinkError
+from tokswarm.redact import redact
 from tokswarm.sink.settings import InfluxSettings
 from tokswarm.sink.write_answer import Answer, Refused, Retry, Written, error_text, judge
-from tokswarm.wire.redact import redact
 
 CONNECT_TIMEOUT_MS = 5_000
 ANSWER_TIMEOUT_MS = 40_000

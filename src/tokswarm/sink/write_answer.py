@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tokswarm.wire.redact import redact
+from tokswarm.redact import redact
 
 MAX_RETRY_AFTER_S = 300.0
 """A server that asks for more is asked again after this."""

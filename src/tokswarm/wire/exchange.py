@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 
 from tokswarm.measure.record import Outcome
+from tokswarm.redact import redact
 from tokswarm.wire.answer import Answer, LiveRow, error_text, is_context_error
 from tokswarm.wire.connection import Connection, ConnectionPool, TunnelRefusedError
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
-from tokswarm.wire.redact import redact
 from tokswarm.wire.sse import EventTooLongError
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
