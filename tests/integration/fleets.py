@@ -28,11 +28,11 @@ class RefusedError(Exception):
 class MasterProcess:
     """A master, driven over its standard input."""
 
-    def __init__(self, data_dir: Path, *, port: int = 0, local_workers: int = 0) -> None:
+    def __init__(self, data_dir: Path, *, port: int = 0, local_workers: int = 0, report: str = "counted") -> None:
         self.data_dir = data_dir
         self._log = (data_dir / "master.out").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, _HERE / "scripted_master.py", str(port), str(data_dir), str(local_workers)],
+            [sys.executable, _HERE / "scripted_master.py", str(port), str(data_dir), str(local_workers), report],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -41,6 +41,7 @@ class MasterProcess:
         self._number = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._news = threading.Condition()
+        self._silent = False
         threading.Thread(target=self._read, daemon=True).start()
         self.port: int = self.ask("port")
 
@@ -56,8 +57,10 @@ class MasterProcess:
 
     def answer(self, number: int, *, timeout_s: float = 30) -> Any:
         with self._news:
-            if not self._news.wait_for(lambda: number in self._answers, timeout_s):
-                raise TimeoutError(f"no answer to command {number}: {(self.data_dir / 'master.out').read_text()[-3000:]}")
+            self._news.wait_for(lambda: number in self._answers or self._silent, timeout_s)
+            if number not in self._answers:
+                said = (self.data_dir / "master.out").read_text()[-3000:]
+                raise TimeoutError(f"no answer to command {number}: {said}")
             answer = self._answers.pop(number)
         if "error" in answer:
             raise RefusedError(answer["error"], answer["message"], answer["hint"])
@@ -70,6 +73,9 @@ class MasterProcess:
             with self._news:
                 self._answers[number] = answer
                 self._news.notify_all()
+        with self._news:
+            self._silent = True
+            self._news.notify_all()
 
     def kill(self) -> None:
         self.process.kill()
@@ -89,12 +95,12 @@ class MasterProcess:
 class WorkerProcess:
     """A scripted worker."""
 
-    def __init__(self, data_dir: Path, *, port: int, name: str) -> None:
+    def __init__(self, data_dir: Path, *, port: int, name: str, patience_s: tuple[float, ...] = ()) -> None:
         self.name = name
         self.output = data_dir / f"{name}.out"
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, _HERE / "scripted_worker.py", str(port), str(data_dir), name],
+                [sys.executable, _HERE / "scripted_worker.py", str(port), str(data_dir), name, *map(str, patience_s)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -122,12 +128,13 @@ class Fleet:
         self._masters: list[MasterProcess] = []
         self._workers: list[WorkerProcess] = []
 
-    def master(self, *, port: int = 0, local_workers: int = 0) -> MasterProcess:
-        self._masters.append(MasterProcess(self.data_dir, port=port, local_workers=local_workers))
+    def master(self, *, port: int = 0, local_workers: int = 0, report: str = "counted") -> MasterProcess:
+        self._masters.append(MasterProcess(self.data_dir, port=port, local_workers=local_workers, report=report))
         return self._masters[-1]
 
-    def worker(self, master: MasterProcess, name: str) -> WorkerProcess:
-        self._workers.append(WorkerProcess(self.data_dir, port=master.port, name=name))
+    def worker(self, master: MasterProcess, name: str, *, patience_s: tuple[float, ...] = ()) -> WorkerProcess:
+        """`patience_s`: after how long without the master its load ends, and then itself."""
+        self._workers.append(WorkerProcess(self.data_dir, port=master.port, name=name, patience_s=patience_s))
         return self._workers[-1]
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
 """A master process that a test drives by lines on its standard input: one JSON command, one JSON answer.
 
-    python scripted_master.py PORT DATA_DIR LOCAL_WORKERS
+    python scripted_master.py PORT DATA_DIR LOCAL_WORKERS REPORT
+
+REPORT: `counted` (what the logs hold) or `real` (the product's own, in its child process).
 """
 
 import locust  # noqa: F401, I001 -- first: it patches the process
@@ -17,6 +19,7 @@ import msgspec
 from gevent.fileobject import FileObject
 
 from tokswarm.errors import TokswarmError
+from tokswarm.master.finish import finish_in_child
 from tokswarm.master.run import StartRequest
 from tokswarm.master.service import Service, ServiceSettings
 from tokswarm.measure.record import RequestRecord
@@ -48,10 +51,14 @@ def main() -> int:
     service = Service(
         ServiceSettings(data_dir=data_dir, bind_port=port, web_port=0, local_workers=local_workers),
         check_endpoint=check_endpoint,
-        report=report,
+        report=finish_in_child if sys.argv[4] == "real" else report,
         local_command=lambda name: [sys.executable, str(WORKER), str(service.fleet.port), str(data_dir), name],
     )
-    service.start()
+    try:
+        service.start()
+    except TokswarmError as error:
+        logging.exception("%s", error.hint)
+        return error.exit_code
     service.handle_signals()
     control = service.control
     commands: dict[str, Callable[..., Any]] = {

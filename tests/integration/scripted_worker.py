@@ -1,12 +1,13 @@
 """A worker process whose runs are scripted: real node, real Locust, real log; no endpoint and no requests.
 
-    python scripted_worker.py MASTER_PORT DATA_DIR NAME
+python scripted_worker.py MASTER_PORT DATA_DIR NAME [SILENCE_S LONELY_S]
 """
 
 import locust  # noqa: F401, I001 -- first: it patches the process
 import logging
 import sys
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,19 +18,19 @@ from tokswarm.errors import ConfigError
 from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.measure.window import Window, WindowRow, WorkerSecond
 from tokswarm.sink.record_log import RecordLog
+from tokswarm.worker import node
 from tokswarm.worker.messages import Final, Message, PlanMessage, Second, StageDone, StageGo
 from tokswarm.worker.node import NodeSettings, run_node
 
 RECORDS_PER_S = 20
 TOKENS = 5
+ARRIVALS = array("q", [10_000_000 * (1 + n) for n in range(TOKENS)])
 
 
 class ScriptedRun:
     """Finishes `RECORDS_PER_S` requests of `TOKENS` tokens each second, and keeps two in flight."""
 
-    def __init__(
-        self, message: PlanMessage, *, worker: str, log_dir: Path, send: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, message: PlanMessage, *, worker: str, log_dir: Path, send: Callable[[Message], None]) -> None:
         self.on_record: Callable[[RequestRecord], None] | None = None
         self._message = message
         self._worker = worker
@@ -99,6 +100,7 @@ class ScriptedRun:
             last_token_ns=now_ns,
             status=200,
             output_tokens=TOKENS,
+            arrivals=ARRIVALS.tobytes(),
         )
         self._records += 1
         self._fresh += 1
@@ -146,5 +148,7 @@ class ScriptedRun:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     port, data_dir, name = sys.argv[1:4]
+    if len(sys.argv) > 4:  # a test need not wait for as long as a user
+        node.SILENCE_S, node.LONELY_S = float(sys.argv[4]), float(sys.argv[5])
     settings = NodeSettings(data_dir=Path(data_dir), master_port=int(port), name=name)
     sys.exit(run_node(settings, make_run=ScriptedRun))

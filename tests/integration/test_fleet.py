@@ -1,13 +1,22 @@
 """Real master and worker processes over Locust's channel; only what a worker does in a run is scripted."""
 
+import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgpack
+import polars as pl
 import pytest
+import zmq
 from fleets import Fleet, MasterProcess, RefusedError, fleet_in, until
+
+from tokswarm.measure.record import RequestRecord
+from tokswarm.measure.window import WorkerSecond
+from tokswarm.sink.record_log import read_log
 
 
 def mix(*stages_s: float, description: str = "") -> str:
@@ -44,10 +53,13 @@ def test_two_workers_run_the_stages_and_nothing_is_missing(fleet: Fleet, master:
     records = detail["summary"]["records"]
     assert set(records) == {"a", "b", "master"}
     assert info["output_tokens"] == 5 * (records["a"] + records["b"]) > 0
-    assert [event[2] for event in detail["events"] if event[1:2] != []]
-    assert sum(second[5] for second in master.ask("seconds", started["run_id"]) if second[2] == "_all") == info[
-        "output_tokens"
-    ]
+    assert info["notes"] == ["not probed"]  # nothing late, missing or stray
+    stages = [event[3] for event in detail["events"] if event[2] == "stage"]
+    assert stages == stage_names(Path(info["run_dir"]))
+    assert (
+        sum(second[5] for second in master.ask("seconds", started["run_id"]) if second[2] == "_all")
+        == info["output_tokens"]
+    )
     # Locust's own page saw each request and its first token
     until("Locust's count", lambda: master.ask("locust")["requests"] == 2 * (records["a"] + records["b"]))
     until("Locust's stop", lambda: master.ask("locust")["state"] == "stopped")
@@ -184,9 +196,88 @@ def test_a_signal_to_the_master_drains_the_run_and_keeps_it(fleet: Fleet, master
     assert master.process.wait(5) == -signal.SIGTERM
 
 
-def test_a_second_master_on_the_same_data_or_port_is_refused(fleet: Fleet, master: MasterProcess) -> None:
-    del master
-    second = fleet.data_dir
-    with pytest.raises((TimeoutError, BrokenPipeError)):
-        MasterProcess(second).ask("port", timeout_s=0.1)
-    assert "another master uses the data directory" in (second / "master.out").read_text()
+def test_a_second_master_on_the_same_data_directory_is_refused(fleet: Fleet, master: MasterProcess) -> None:
+    with pytest.raises(TimeoutError, match=f"another master uses the data directory {fleet.data_dir}"):
+        fleet.master()
+    assert master.ask("runs") == []
+
+
+def test_a_master_on_a_taken_port_is_refused(
+    fleet: Fleet, master: MasterProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with (
+        fleet_in(tmp_path_factory.mktemp("other")) as other,
+        pytest.raises(TimeoutError, match="Address already in use"),
+    ):
+        other.master(port=master.port)
+
+
+def test_a_worker_whose_master_is_gone_ends_its_load_closes_its_log_and_then_exits(
+    fleet: Fleet, master: MasterProcess
+) -> None:
+    worker = fleet.worker(master, "a", patience_s=(2.0, 5.0))
+    master.ask("ready", 1)
+    run_id = master.ask("start", mix(60))["run_id"]
+    time.sleep(1.5)
+    master.kill()
+    killed_s = time.monotonic()
+    assert worker.process.wait(12) == 1
+    assert time.monotonic() - killed_s < 9
+    log = fleet.data_dir / "records" / run_id / "a.log"
+    entries = [entry for entry, _ in read_log(log)]
+    sent_s = [entry.sent_unix_ns / 1e9 for entry in entries if isinstance(entry, RequestRecord)]
+    assert 2 < max(sent_s) - min(sent_s) < 6.5
+    assert isinstance(entries[-1], WorkerSecond)  # closed in order
+
+
+def test_whatever_bytes_reach_the_port_the_fleet_goes_on(fleet: Fleet, master: MasterProcess) -> None:
+    worker = fleet.worker(master, "a")
+    master.ask("ready", 1)
+    with contextlib.ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        socket = stack.enter_context(context.socket(zmq.DEALER))
+        socket.setsockopt(zmq.IDENTITY, b"stranger")
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.connect(f"tcp://127.0.0.1:{master.port}")
+        for frame in (
+            msgpack.packb(5),
+            b"\xc1",
+            b"",
+            msgpack.packb(("exception", None, "stranger")),
+            msgpack.packb(("exception", None, "stranger"))[:-4],
+            msgpack.packb(("stats", {"user_classes_count": {}}, "stranger")),
+            msgpack.packb(("client_stopped", None, "a")),
+            msgpack.packb((["no", "type"], None, "stranger")),
+            msgpack.packb(("tok.ping", b"junk", "stranger")),
+            msgpack.packb(("tok.second", b"", "stranger")),
+            msgpack.packb(("client_ready", None, "stranger")),
+        ):
+            socket.send(frame)
+        socket.send_multipart([b"two", b"frames"])
+    time.sleep(3.5)  # a deaf master would call the worker silent by now
+    assert [w["state"] for w in master.ask("workers")] == ["ready"]
+    run_id = master.ask("start", mix(1))["run_id"]
+    assert master.ask("wait", run_id, 30)["state"] == "finished"
+    assert worker.process.poll() is None
+
+
+def test_the_real_report_is_made_of_the_fetched_logs(fleet: Fleet) -> None:
+    master = fleet.master(report="real")
+    fleet.worker(master, "a")
+    fleet.worker(master, "b")
+    master.ask("ready", 2)
+    run_id = master.ask("start", mix(3))["run_id"]
+    info = master.ask("wait", run_id, 60)
+    assert (info["state"], info["error"]) == ("finished", "")
+    assert info["verdict"] in ("valid", "suspect", "invalid")
+    assert info["bend"]
+    run_dir = Path(info["run_dir"])
+    requests = pl.read_parquet(run_dir / "requests.parquet")
+    assert sorted(requests["worker"].unique()) == ["a", "b"]
+    assert requests["output_tokens"].sum() == info["output_tokens"]
+    assert (run_dir / "curve.html").stat().st_size > 1000
+    assert [stage["name"] for stage in master.ask("run", run_id)["summary"]["stages"]] == stage_names(run_dir)
+
+
+def stage_names(run_dir: Path) -> list[str]:
+    return [stage["name"] for stage in json.loads((run_dir / "run.json").read_text())["stages"]]

@@ -468,6 +468,8 @@ class Course:
             return
         verdict, bend = summary.get("verdict") or {}, summary.get("bend")
         self._set(verdict=verdict.get("state"), bend=bend.get("line") if isinstance(bend, dict) else bend)
+        for note in summary.get("notes", ()):
+            self._note(note)
         reasons = "; ".join(_text(reason) for reason in verdict.get("reasons", ()))
         self._event("verdict", f"the run is {verdict.get('state')}", reasons or "no reason against it")
 
@@ -545,6 +547,8 @@ class Course:
         self._note(f"the database did not take data of {who} at first try: {error}; nothing is lost, the log has it")
 
     def _note(self, note: str) -> None:
+        if note in self.info.notes:
+            return
         self.info = msgspec.structs.replace(self.info, notes=(*self.info.notes, note))
 
     def _enter(self, state: RunState) -> None:

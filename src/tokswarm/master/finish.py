@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from gevent import subprocess
 
 from tokswarm.errors import TokswarmError
@@ -21,11 +22,29 @@ NICENESS = 10
 def finish(run_dir: Path) -> None:
     """Make the tables and the report of a run from what is in its directory. TokswarmError."""
     # Heavy imports that only the child process needs.
-    from tokswarm.insight.report import write_report  # noqa: PLC0415
+    from tokswarm.insight.report import encode_run_file, read_run_file, write_report  # noqa: PLC0415
     from tokswarm.sink.parquet import write_parquet  # noqa: PLC0415
 
-    write_parquet(sorted((run_dir / "logs").glob("*.log")), run_dir)
+    counts = write_parquet(sorted((run_dir / "logs").glob("*.log")), run_dir)
+    path = run_dir / "run.json"
+    run = read_run_file(path)
+    found = log_notes(torn_bytes=counts.torn_bytes, damaged_bytes=counts.damaged_bytes, unreadable=counts.unreadable)
+    new = [note for note in found if note not in run.notes]
+    if new:
+        draft = path.with_suffix(".json.part")
+        draft.write_bytes(encode_run_file(msgspec.structs.replace(run, notes=[*run.notes, *new])))
+        draft.replace(path)
     write_report(run_dir)
+
+
+def log_notes(*, torn_bytes: int, damaged_bytes: int, unreadable: list[str]) -> list[str]:
+    """What a reader of the run should know of the state of its logs."""
+    notes = [f"a log could not be read: {reason}" for reason in unreadable]
+    if torn_bytes:
+        notes.append(f"logs end within an entry, as of a killed machine or a fetch cut short: {torn_bytes} bytes")
+    if damaged_bytes:
+        notes.append(f"logs are damaged and were read around it: {damaged_bytes} bytes")
+    return notes
 
 
 def finish_in_child(run_dir: Path) -> dict[str, Any]:
