@@ -88,6 +88,8 @@ class VirtualWorker:
         self.received.append(message)
         if isinstance(message, PlanMessage):
             self.plan = message.shard.plan
+            self._over = self._ticking = False
+            self._sequence = 0
             self._ping()
             if self.ack_error is not None:
                 self.say(Ack(run_id=self.run_id, worker=self.name, wall_unix_ns=0, error=self.ack_error))
