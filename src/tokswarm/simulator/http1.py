@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import cast
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import httptools
 import msgspec
@@ -137,6 +137,17 @@ def _head(status: int, content_type: str, lines: tuple[str, ...], *, close: bool
     return "\r\n".join((f"HTTP/1.1 {status} {phrase}", f"content-type: {content_type}", *lines, kept, "", "")).encode()
 
 
+def _without_upgrade(asked: HttpRequest) -> bytes:
+    """The head of a request that asked for another protocol, without asking; to be parsed anew.
+
+    A server may go on in HTTP/1.1, but the parser takes the request for complete without its body.
+    """
+    target = f"{asked.path}?{asked.query}" if asked.query else asked.path
+    left_out = ("upgrade", "connection", "http2-settings", "expect")
+    lines = [f"{name}: {value}" for name, value in asked.headers.items() if name not in left_out]
+    return "\r\n".join((f"{asked.method} {quote(target, safe='/?=&%')} HTTP/1.1", *lines, "", "")).encode("latin-1")
+
+
 class Connection(asyncio.Protocol):
     """One client connection: parses requests and answers them one at a time."""
 
@@ -178,17 +189,31 @@ class Connection(asyncio.Protocol):
             return
         # Bytes of a head are counted by the read they came in: exact enough for a bound.
         self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "the upgrade of the connection is not supported")
-        except httptools.HttpParserError as error:
-            self._refuse(400, f"not an HTTP/1.1 request: {error}")
+        self._feed(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(431, f"the head of the request is longer than {MAX_HEAD_BYTES} bytes")
         self._advance()
         if len(self._ready) >= MAX_PIPELINED and self.transport is not None:
             self.transport.pause_reading()
+
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._refused:
+                    return
+                asked = cast(HttpRequest, self._ready.pop())
+                if asked.method == "CONNECT":
+                    self._refuse(400, "this is no proxy")
+                    return
+                self._parser = httptools.HttpRequestParser(self)
+                data = _without_upgrade(asked) + data[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self._refuse(400, f"not an HTTP/1.1 request: {error}")
+                return
+            else:
+                return
 
     def pause_writing(self) -> None:
         """Cut off a client that does not read its stream."""
