@@ -100,11 +100,8 @@ def _section(sweep: Sweep, bend: Bend | None) -> str:
         ("itl", "Gap between tokens, ITL (ms)", itl, False),
         ("queue-wait", wait_title, wait, False),
     ]
-    return (
-        '<section class="charts">'
-        + "".join(_chart(sweep, *chart[:3], wide=chart[3]) for chart in charts)
-        + "</section>"
-    )
+    drawn = "".join(_chart(sweep, *chart[:3], wide=chart[3]) for chart in charts)
+    return f'<h2>{sweep.title}</h2><section class="charts">{drawn}</section>'
 
 
 def _throughput(sweep: Sweep, bend: Bend | None) -> list[go.Scatter]:

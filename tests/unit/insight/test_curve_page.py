@@ -78,6 +78,12 @@ def test_the_curve_stands_beside_linear_scaling_with_its_bend_marked() -> None:
     assert lines["bend"] == ([4], [40])
 
 
+def test_linear_scaling_is_drawn_from_the_first_stage_whatever_its_concurrency() -> None:
+    run, rows = bent_sweep((2, 4, 8))
+    lines = traces(curve_page(summarise(run, requests_table(rows), HEALTHY)), "closed-throughput")
+    assert lines["linear scaling"] == ([2, 4, 8], [20, 40, 80])
+
+
 def test_latencies_and_the_rate_per_stream_are_drawn_from_the_summary() -> None:
     page = curve_page(bent())
     assert traces(page, "closed-per-stream")["per stream"][1] == [10, 10, 10, 5, 2.5]
@@ -105,6 +111,7 @@ def test_open_loop_stages_are_drawn_against_their_rate() -> None:
     assert xs == [2, 4]
     assert ys == [pytest.approx(6, rel=0.05), pytest.approx(12, rel=0.05)]
     assert "linear scaling" not in without_library(page)
+    assert "<h2>Open loop, by rate</h2>" in page
 
 
 def test_warm_up_is_in_the_table_but_on_no_curve() -> None:

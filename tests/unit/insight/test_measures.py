@@ -82,6 +82,7 @@ def test_failures_bring_tokens_but_no_latency() -> None:
     assert got.ttft_ms == equal(100.0, 1)
     assert got.itl_ms == equal(100.0, 1)
     assert got.e2e_ms == equal(200.0, 1)
+    assert got.schedule_lag_ms == equal(0.0, 3)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +133,11 @@ def test_offered_counts_what_was_due_and_dropped_while_achieved_counts_what_was_
         request(sent_s=1.0),
         request(sent_s=5.0, schedule_lag_ms=200.0),
         request(sent_s=10.5, schedule_lag_ms=1000.0),  # due inside, sent after
+        request(sent_s=10.7, schedule_lag_ms=1000.0),
         request(sent_s=0.2, schedule_lag_ms=500.0),  # due before the stage, sent inside
     ]
     got = measured(rows, dropped=2)
-    assert got.offered_per_s == 0.5  # 3 due and sent some time, 2 dropped, in 10 s
+    assert got.offered_per_s == 0.6  # 4 due and sent some time, 2 dropped, in 10 s
     assert got.achieved_per_s == 0.3
 
 

@@ -58,6 +58,13 @@ def test_totals_are_sums_over_whole_requests() -> None:
     assert summary.missing == []
 
 
+@pytest.mark.parametrize(("cpu_ratio", "cause"), [(0.3, "queue_wait"), (0.9, "queue_wait"), (0.99, "generator")])
+def test_only_a_generator_that_was_the_limit_explains_the_bend(cpu_ratio: float, cause: str) -> None:
+    run, rows = bent_sweep()
+    workers = workers_table([health(second=s, cpu_ratio=cpu_ratio) for s in range(45, 75)])  # from concurrency 8 on
+    assert summarise(run, requests_table(rows), workers).bend.cause == cause
+
+
 def test_linear_scaling_starts_from_the_lowest_concurrency_whatever_it_is() -> None:
     run, rows = bent_sweep((2, 4, 8))
     got = summarise(run, requests_table(rows), NO_WORKERS)
