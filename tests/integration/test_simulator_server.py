@@ -324,6 +324,7 @@ def test_tokenize_counts_as_generation_does(base_url: str) -> None:
         pytest.param(
             "/v1/chat/completions", chat(max_tokens=200_000), 400, "max_tokens", "context length", id="context"
         ),
+        pytest.param("/v1/completions", {"prompt": "x " * 131_072}, 400, "prompt", "context length", id="long-prompt"),
         pytest.param("/v1/completions", {"prompt": " "}, 400, "prompt", "no tokens", id="empty-prompt"),
         pytest.param("/v1/completions", {"prompt": ["a", "b"]}, 400, "prompt[0]", "int", id="several-prompts"),
         pytest.param("/tokenize", {}, 400, "prompt", "exactly one", id="nothing-to-tokenize"),

@@ -34,7 +34,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     block_tokens: int = 16
     """Tokens in one block of KV memory; prefixes are shared in whole blocks."""
-    num_blocks: int = 2_000
+    num_blocks: int = 1_024
     """Blocks of KV memory."""
     max_model_len: int = 8_192
     """Longest prompt and answer together, tokens."""
@@ -96,12 +96,12 @@ PRESETS: dict[str, Profile] = {
     for profile in (
         Profile(
             name="demo",
-            description="bends within a sweep of 1 to 64: batching from 8, cache churn from 16, queueing above 32",
+            description="bends within a sweep of 1 to 64: batching and cache churn from 8, queueing above 32",
         ),
         Profile(
             name="tight",
-            description="demo with little KV memory: eviction storms and preemptions well below the queue",
-            num_blocks=1_100,
+            description="demo with half the KV memory: prefixes are evicted from 4, sequences preempted from 16",
+            num_blocks=512,
         ),
         Profile(
             name="fast",

@@ -178,7 +178,7 @@ class Endpoint:
         prompt = asked.prompt()
         if not prompt:
             raise ApiError(400, "the prompt has no tokens", param="prompt")
-        max_tokens = self._limit(len(prompt), asked.limit_tokens())
+        max_tokens = self._limit(api, len(prompt), asked.limit_tokens())
         profile = self._settings.profile
         answer = draw_answer(
             prompt,
@@ -227,17 +227,18 @@ class Endpoint:
         if model is not None and model != self._settings.model:
             raise ApiError(404, f"The model `{model}` does not exist.", param="model")
 
-    def _limit(self, prompt_tokens: int, asked: int | None) -> int:
+    def _limit(self, api: Api, prompt_tokens: int, asked: int | None) -> int:
         """How many tokens the answer may have. ApiError when prompt and answer exceed the context."""
         longest = self._settings.profile.max_model_len
         room = longest - prompt_tokens
         if room < 1 or (asked is not None and asked > room):
+            prompt_field = "messages" if api is Api.CHAT else "prompt"
             wanted = "" if asked is None else f" and {asked} for the answer"
             raise ApiError(
                 400,
                 f"This model's maximum context length is {longest} tokens. However, you requested {prompt_tokens}"
                 f" tokens in the prompt{wanted}. Please reduce the length of the prompt or of the answer.",
-                param="max_tokens" if room >= 1 else "messages",
+                param="max_tokens" if room >= 1 else prompt_field,
             )
         return room if asked is None else asked
 

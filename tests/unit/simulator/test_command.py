@@ -1,0 +1,71 @@
+"""The command and its page."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tokswarm.simulator import command as module
+from tokswarm.simulator.command import command
+from tokswarm.simulator.driver import Driver
+from tokswarm.simulator.engine import Engine
+from tokswarm.simulator.metrics import ServerMetrics
+from tokswarm.simulator.profile import PRESETS, Profile
+from tokswarm.simulator.server import SimSettings
+from tokswarm.simulator.truth import RequestTruth
+
+PAGE = Path(__file__).parents[3] / "docs" / "simulator.md"
+
+
+def test_help_names_every_preset_and_shows_examples() -> None:
+    text = CliRunner().invoke(command(), ["--help"]).output
+    for name in PRESETS:
+        assert f"  {name} " in text
+    assert "tokswarm sim --port 0 --profile tight" in text
+    assert "curl -N http://127.0.0.1:8100/v1/chat/completions" in text
+
+
+def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran: list[SimSettings] = []
+    monkeypatch.setattr(module, "run", ran.append)
+    arguments = ["--host", "::1", "--port", "0", "--profile", "tight", "--model", "m", "--api-key", "env:K"]
+    arguments += ["--seed", "9", "--port-file"]
+    result = CliRunner().invoke(command(), [*arguments, str(tmp_path / "port")])
+    assert result.exit_code == 0, result.output
+    assert ran == [
+        SimSettings(
+            host="::1",
+            port=0,
+            profile=PRESETS["tight"],
+            model="m",
+            api_key="env:K",
+            seed=9,
+            port_file=tmp_path / "port",
+        )
+    ]
+
+
+def test_page_explains_every_parameter_preset_option_and_field() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    names = [name for name in Profile.__struct_fields__ if name not in ("name", "description")]
+    names += [*PRESETS, *RequestTruth.__struct_fields__]
+    names += [
+        option for parameter in command().params for option in parameter.opts if isinstance(parameter, click.Option)
+    ]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_page_gives_the_defaults_of_every_parameter() -> None:
+    rows = [line.split("|") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    told = {cells[1].strip(" `"): cells[2].strip() for cells in rows}
+    for name in Profile.__struct_fields__:
+        if name not in ("name", "description"):
+            assert float(told[name].replace(",", "")) == getattr(Profile(), name), name
+
+
+def test_page_lists_every_metric() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    driver = Driver(Engine(Profile()), lambda: 0, lambda step: None)
+    names = [family.name for family in ServerMetrics(driver, "tiny").collect()]
+    assert [name for name in names if f"`{name}" not in page] == []
