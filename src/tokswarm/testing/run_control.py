@@ -212,6 +212,8 @@ class ScriptedControl:
             raise ConfigError(f"there is no mix {request.mix!r}", hint="there is chat-sweep")
         text = request.mix_yaml if request.mix_yaml is not None else MIX_TEXT
         mix = yaml.safe_load(text)
+        if not isinstance(mix, dict):
+            raise ConfigError("mix.yaml: expected a mapping", hint="begin with `name:`")
         unknown = sorted(set(mix) - {"name", "description", "seed", "target", "classes", "load"})
         if unknown:
             raise ConfigError(

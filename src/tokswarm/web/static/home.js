@@ -42,7 +42,7 @@ export class Home {
       section("runs", "Runs", this.runs.element),
     );
     this.#draw();
-    this.form.load();
+    this.ready = this.form.load();
     this.feed = new LiveFeed({
       onTick: (tick) => this.#tick(tick),
       onGap: () => this.#reload(),
@@ -86,7 +86,10 @@ export class Home {
       this.runs.setAll(runs);
       this.workers.update(workers);
       this.form.setFleet({ busy: runs.length > 0 && !isOver(runs[0]), workers: workers.length });
+      await this.ready;
+      if (!this.form.loaded) await (this.ready = this.form.load());
       if (runs.length > 0) {
+        this.form.prefer(runs[0].mix_name);
         this.#follow(runs[0]);
         const series = this.#series;
         const [seconds, detail] = await Promise.all([api.seconds(series.runId, ALL), api.run(series.runId)]);

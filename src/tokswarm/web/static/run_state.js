@@ -111,7 +111,7 @@ function totals(run) {
   const requests = Object.values(run.requests).reduce((sum, n) => sum + n, 0);
   const failed = requests - (run.requests.ok ?? 0);
   const parts = [`${compact(run.output_tokens)} output tokens`, `${count(requests)} requests`];
-  if (run.peak_tok_per_s !== null) parts.unshift(`peak ${compact(run.peak_tok_per_s)} tok/s`);
+  if (run.peak_tok_per_s !== null) parts.unshift(`${compact(run.peak_tok_per_s)} tok/s in the best second`);
   if (requests > 0) parts.push(`${percent(failed / requests)} not ok`);
   return parts.join(" · ");
 }

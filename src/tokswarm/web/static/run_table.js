@@ -4,7 +4,7 @@ import { fill, h } from "./dom.js";
 import { compact, count, dateTime, duration, percent, words } from "./format.js";
 import { badge } from "./run_state.js";
 
-const COLUMNS = ["Run", "State", "Endpoint", "Peak (tok/s)", "Output (tokens)", "Requests", "Not ok", "Length", "Where it bends"];
+const COLUMNS = ["Run", "State", "Endpoint", "Best second (tok/s)", "Output (tokens)", "Requests", "Not ok", "Length", "Where it bends"];
 
 export class RunTable {
   #runs = new Map();

@@ -8,11 +8,13 @@ export class StartForm {
   #mixes = [];
   #busy = false;
   #sending = false;
+  #loaded = false;
+  #touched = false;
 
   /** `onStart` gets the RunInfo of each run that was started. */
   constructor({ onStart }) {
     this.onStart = onStart;
-    this.mix = h("select", { id: "mix", name: "mix", on: { change: () => this.#choose() } });
+    this.mix = h("select", { id: "mix", name: "mix", on: { change: () => this.#chooseByHand() } });
     this.description = h("p", { class: "help", id: "mix-about" });
     this.text = h("textarea", {
       id: "mix_yaml",
@@ -22,7 +24,7 @@ export class StartForm {
       autocapitalize: "off",
       wrap: "off",
       "aria-describedby": "mix-edited",
-      on: { input: () => this.#edited() },
+      on: { input: () => this.#editByHand() },
     });
     this.editedNote = h("span", { id: "mix-edited", class: "help" });
     this.reset = h("button", { type: "button", class: "quiet", hidden: true, on: { click: () => this.#choose() } }, "Undo edits");
@@ -36,7 +38,7 @@ export class StartForm {
     );
     this.baseUrl = field("base_url", { type: "url", placeholder: "as the mix says" });
     this.model = field("model", { type: "text", placeholder: "as the mix says" });
-    this.button = h("button", { type: "submit", class: "primary" }, "Start");
+    this.button = h("button", { type: "submit", class: "primary", disabled: true }, "Start");
     this.why = h("span", { class: "help" });
     this.answer = h("div", {});
     this.element = h(
@@ -57,6 +59,11 @@ export class StartForm {
     );
   }
 
+  /** Whether the mixes have come. */
+  get loaded() {
+    return this.#loaded;
+  }
+
   /** Fetch the mixes and offer them. */
   async load() {
     try {
@@ -65,6 +72,9 @@ export class StartForm {
       fill(this.answer, problemBox(problem));
       return;
     }
+    this.#loaded = true;
+    fill(this.answer);
+    this.#setButton();
     if (this.#mixes.length === 0) {
       fill(this.mix, h("option", { value: "" }, "no mix found"));
       this.editor.open = true;
@@ -74,16 +84,32 @@ export class StartForm {
     this.#choose();
   }
 
+  /** Choose this mix, unless the user has chosen already; for a page that knows what was run last. */
+  prefer(name) {
+    if (this.#touched || !this.#mixes.some((mix) => mix.name === name)) return;
+    this.mix.value = name;
+    this.#choose();
+  }
+
   /** Whether a run is going on, so that none can start, and whether there are workers to carry it. */
   setFleet({ busy, workers }) {
     this.#busy = busy;
-    this.button.disabled = busy || this.#sending;
+    this.#setButton();
     const noWorkers = workers === 0 ? "No worker is connected: a run cannot start yet." : "";
     fill(this.why, busy ? "A run is going on; one master drives one run at a time." : noWorkers);
   }
 
+  #setButton() {
+    this.button.disabled = this.#busy || this.#sending || !this.#loaded;
+  }
+
   #chosen() {
     return this.#mixes.find((mix) => mix.name === this.mix.value) ?? null;
+  }
+
+  #chooseByHand() {
+    this.#touched = true;
+    this.#choose();
   }
 
   #choose() {
@@ -91,6 +117,11 @@ export class StartForm {
     this.text.value = mix?.text ?? "";
     this.baseUrl.placeholder = mix?.base_url || "as the mix says";
     fill(this.description, mix?.description ?? "There is no mix to choose: write one here as YAML.");
+    this.#edited();
+  }
+
+  #editByHand() {
+    this.#touched = true;
     this.#edited();
   }
 
@@ -114,7 +145,7 @@ export class StartForm {
   async #submit(event) {
     event.preventDefault();
     this.#sending = true;
-    this.button.disabled = true;
+    this.#setButton();
     fill(this.button, "Starting…");
     fill(this.answer);
     this.#blame(null);
@@ -125,7 +156,7 @@ export class StartForm {
       this.#blame(problem.field);
     } finally {
       this.#sending = false;
-      this.button.disabled = this.#busy;
+      this.#setButton();
       fill(this.button, "Start");
     }
   }
