@@ -2,7 +2,7 @@
 
 export const PREFIX = "/api/v1";
 
-export class Problem extends Error {
+class Problem extends Error {
   constructor({ error, field = null, hint = "" }, status) {
     super(error);
     this.field = field;

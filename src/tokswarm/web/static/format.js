@@ -19,7 +19,6 @@ export const compact = (value) => (absent(value) ? ABSENT : Math.abs(value) < 10
 export const number = (value) => (absent(value) ? ABSENT : digits(value));
 export const perSecond = (what) => (value) => (absent(value) ? ABSENT : `${compact(value)} ${what}/s`);
 export const percent = (ratio) => (absent(ratio) ? ABSENT : `${digits(Math.round(ratio * 1000) / 10)} %`);
-export const times = (ratio) => (absent(ratio) ? ABSENT : `${digits(ratio)}×`);
 
 /** Milliseconds, from a second on as seconds. */
 export function ms(value) {
