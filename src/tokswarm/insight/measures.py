@@ -56,6 +56,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """server, estimated, or None: not known."""
     cached_ratio: float | None
     ideal_cached_ratio: float | None
+    coalesced_ratio: float | None
+    """Share of ok requests delivered in a few bursts; they have no part in TTFT, TTFO, ITL and TPOT."""
     below_max_tokens_ratio: float | None
     """Share of ok requests that ended with fewer tokens than they were allowed."""
     goodput: Goodput | None
@@ -71,6 +73,7 @@ def measure(
     due at a time of their own. The column `estimated_wait_ms` serves where the server reports no wait.
     """
     ok = requests.filter(_OK)
+    timed = ok.filter(~pl.col("coalesced"))
     output_tok_per_s = _per_s(_tokens_in(requests, window), window)
     in_flight = _in_flight_mean(requests, window)
     width = in_flight if streams is None else float(streams)
@@ -88,18 +91,19 @@ def measure(
         output_tok_per_s=output_tok_per_s,
         tok_per_s_per_stream=round(output_tok_per_s / width, 3) if output_tok_per_s is not None and width else None,
         in_flight_mean=in_flight,
-        ttft_ms=percentiles(ok["ttft_ms"]),
-        ttfo_ms=percentiles(ok["ttfo_ms"]),
-        itl_ms=_itl(ok),
-        tpot_ms=percentiles(ok["tpot_ms"]),
+        ttft_ms=percentiles(timed["ttft_ms"]),
+        ttfo_ms=percentiles(timed["ttfo_ms"]),
+        itl_ms=_itl(timed),
+        tpot_ms=percentiles(timed["tpot_ms"]),
         e2e_ms=percentiles(ok["e2e_ms"]),
-        ttft_from_schedule_ms=percentiles(ok.select(pl.col("ttft_ms") + lag).to_series()) if from_schedule else None,
+        ttft_from_schedule_ms=percentiles(timed.select(pl.col("ttft_ms") + lag).to_series()) if from_schedule else None,
         e2e_from_schedule_ms=percentiles(ok.select(pl.col("e2e_ms") + lag).to_series()) if from_schedule else None,
         schedule_lag_ms=percentiles(requests["schedule_lag_ms"]),
         queue_wait_ms=queue_wait_ms,
         queue_wait_source=queue_wait_source,
         cached_ratio=cached_ratio,
         ideal_cached_ratio=ideal_cached_ratio,
+        coalesced_ratio=_ratio(len(ok) - len(timed), len(ok)),
         below_max_tokens_ratio=_below_max_tokens(ok),
         goodput=_goodput(requests, window),
     )
@@ -149,7 +153,7 @@ def _in_flight_mean(requests: pl.DataFrame, window: MeasuredWindow) -> float | N
     return round(inside_ns / 1e9 / window.length_s, 3)
 
 
-def _itl(ok: pl.DataFrame) -> Percentiles | None:
+def _itl(timed: pl.DataFrame) -> Percentiles | None:
     """Gaps between arrivals, each once per token of the arrival that ended it.
 
     Gaps are counted by the microsecond, which is what is reported: few values, however many tokens.
@@ -160,7 +164,7 @@ def _itl(ok: pl.DataFrame) -> Percentiles | None:
         .filter(pl.col("gap_ns").is_not_null())
         .group_by(gap_us=(pl.col("gap_ns") / 1e3).round())
         .agg(pl.col("tokens").cast(pl.Int64).sum())
-        for part in ok.filter(pl.col("arrivals_ns").list.len() > 1).iter_slices(SLICE_ROWS)
+        for part in timed.filter(pl.col("arrivals_ns").list.len() > 1).iter_slices(SLICE_ROWS)
     ]
     if not counts:
         return None
@@ -173,7 +177,7 @@ def _queue_wait(ok: pl.DataFrame) -> tuple[Percentiles | None, str | None]:
     said = ok.filter(pl.col("queue_wait_source") == QueueWaitSource.SERVER.value)
     if (reported := percentiles(said["queue_wait_ms"])) is not None:
         return reported, QueueWaitSource.SERVER.value
-    if (estimated := percentiles(ok["estimated_wait_ms"])) is not None:
+    if (estimated := percentiles(ok.filter(~pl.col("coalesced"))["estimated_wait_ms"])) is not None:
         return estimated, QueueWaitSource.ESTIMATED.value
     return None, None
 

@@ -36,7 +36,9 @@ def fit_unloaded(requests: pl.DataFrame) -> UnloadedTtft | None:
 
     A slope below 0 means that prompt length did not show; then the mean stands for all lengths.
     """
-    points = requests.filter(pl.col("outcome") == Outcome.OK.value, pl.col("ttft_ms").is_not_null())
+    points = requests.filter(
+        pl.col("outcome") == Outcome.OK.value, ~pl.col("coalesced"), pl.col("ttft_ms").is_not_null()
+    )
     if len(points) < FIT_REQUESTS_MIN:
         return None
     sums = points.select(x=UNCACHED_TOKENS.cast(pl.Float64), y="ttft_ms").select(

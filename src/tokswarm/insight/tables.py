@@ -32,10 +32,14 @@ REQUESTS: dict[str, pl.DataType] = {
     "slo_met": pl.Boolean(),
     "merged_arrivals": pl.Int64(),
     "unstamped_arrivals": pl.Int64(),
+    "coalesced": pl.Boolean(),
     "arrivals_ns": pl.List(pl.Int64()),
     "arrival_tokens": pl.List(pl.UInt32()),
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
+
+APPENDED = {"coalesced": False}
+"""Columns that older runs do not have, and what their absence means."""
 
 WORKERS: dict[str, pl.DataType] = {
     "worker": pl.String(),
@@ -64,10 +68,13 @@ def empty(columns: dict[str, pl.DataType]) -> pl.DataFrame:
 def conform(table: pl.DataFrame | pl.LazyFrame, columns: dict[str, pl.DataType], name: str) -> pl.LazyFrame:
     """The columns that are read, in their types; a column that was all null arrives without one."""
     found = table.lazy().collect_schema().names()
-    absent = [column for column in columns if column not in found]
+    absent = [column for column in columns if column not in found and column not in APPENDED]
     if absent:
         raise ReportError(
             f"{name}: the columns {', '.join(absent)} are not there; found {', '.join(found) or 'none'}",
             hint="the run was written by another version of tokswarm; report it with that one",
         )
-    return table.lazy().select(pl.col(column).cast(kind) for column, kind in columns.items())
+    return table.lazy().select(
+        (pl.col(column) if column in found else pl.lit(APPENDED[column])).cast(kind).alias(column)
+        for column, kind in columns.items()
+    )

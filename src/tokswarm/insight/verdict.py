@@ -44,6 +44,8 @@ UNSTAMPED_SUSPECT_RATIO = 0.01
 """Beyond one arrival in a hundred, the p99 of ITL is of the user clock, milliseconds off."""
 MERGED_SUSPECT_RATIO = 0.1
 """With a tenth of the arrivals in one read with another, ITL describes packets, not tokens."""
+COALESCED_SUSPECT_RATIO = 0.1
+"""With a tenth of the answers held back and let go in bursts, TTFT and ITL are of the other answers."""
 CLIENT_LIMIT_INVALID_RATIO = 0.01
 """The generator ran out of ports or descriptors: that load never reached the server."""
 FAILED_SUSPECT_RATIO = 0.1
@@ -80,6 +82,7 @@ class Cause(enum.StrEnum):
     CLIENT_LIMIT = "client_limit"
     UNSTAMPED = "unstamped"
     MERGED = "merged"
+    COALESCED = "coalesced"
     FAILED = "failed"
     ABORTED = "aborted"
 
@@ -359,6 +362,18 @@ def _dropped(evidence: Evidence) -> list[Reason]:
     return reasons
 
 
+def _coalesced(evidence: Evidence) -> list[Reason]:
+    reasons = []
+    for stage in evidence.measured:
+        if stage.coalesced_ratio is not None and stage.coalesced_ratio > COALESCED_SUSPECT_RATIO:
+            share = percent(stage.coalesced_ratio)
+            text = (
+                f"{stage.name}: {share} of the answers came in a few bursts (a buffering proxy?), without TTFT and ITL"
+            )
+            reasons.append(Reason(state=State.SUSPECT, cause=Cause.COALESCED, text=text, stages=[stage.name]))
+    return reasons
+
+
 def _client_limit(evidence: Evidence) -> list[Reason]:
     return _outcome_rule(
         evidence,
@@ -425,6 +440,7 @@ RULES: tuple[Callable[[Evidence], list[Reason]], ...] = (
     _dropped,
     _client_limit,
     _stamps,
+    _coalesced,
     _failed,
     _aborted,
 )

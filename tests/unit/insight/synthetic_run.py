@@ -51,6 +51,7 @@ def request(
         "output_tokens_source": "usage",
         "merged_arrivals": 0,
         "unstamped_arrivals": 0,
+        "coalesced": False,
         "arrivals_ns": [round(arrival * 1e6) for arrival in arrivals_ms],
         "arrival_tokens": counts,
     }

@@ -105,6 +105,17 @@ def test_an_answer_of_one_token_has_neither_itl_nor_tpot() -> None:
     assert got.ttft_ms == equal(80.0, 1)
 
 
+def test_an_answer_let_go_in_bursts_keeps_its_e2e_and_loses_the_rest() -> None:
+    burst = request(arrivals_ms=[900.0] * 10, coalesced=True, tpot_ms=0.0)
+    got = measured([burst, request(arrivals_ms=[100, 110], tpot_ms=10.0), request(outcome="reset", coalesced=True)])
+    assert got.coalesced_ratio == 0.5
+    assert (got.ttft_ms, got.ttfo_ms) == (equal(100.0, 1), equal(100.0, 1))
+    assert (got.itl_ms, got.tpot_ms) == (equal(10.0, 1), equal(10.0, 1))
+    assert got.e2e_ms is not None
+    assert (got.e2e_ms.p99, got.e2e_ms.count) == (900.0, 2)
+    assert got.output_tokens == 15
+
+
 def test_gaps_are_never_taken_across_two_requests() -> None:
     got = measured([request(arrivals_ms=[100, 110]), request(arrivals_ms=[900]), request(arrivals_ms=[500, 510])])
     assert got.itl_ms == equal(10.0, 2)

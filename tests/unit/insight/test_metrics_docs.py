@@ -58,6 +58,7 @@ def test_every_cause_of_a_verdict_has_its_row(cause: Cause) -> None:
         ("client_limit", [f"{verdict.CLIENT_LIMIT_INVALID_RATIO:.0%}"]),
         ("unstamped", [f"{verdict.UNSTAMPED_SUSPECT_RATIO:.0%}"]),
         ("merged", [f"{verdict.MERGED_SUSPECT_RATIO:.0%}"]),
+        ("coalesced", [f"{verdict.COALESCED_SUSPECT_RATIO:.0%}"]),
         ("failed", [f"{verdict.FAILED_SUSPECT_RATIO:.0%}"]),
         ("aborted", [f"{verdict.ABORTED_SUSPECT_RATIO:.0%}"]),
     ],

@@ -208,6 +208,12 @@ def test_a_column_that_is_not_there_is_named() -> None:
         summarise(run_of(sweep(1)), tables.empty(tables.REQUESTS).drop("ttft_ms", "arrivals_ns"), NO_WORKERS)
 
 
+def test_a_run_from_before_a_column_was_added_is_summed_up_as_it_was() -> None:
+    table = requests_table([request()])
+    older = summarise(run_of(sweep(1)), table.drop("coalesced"), NO_WORKERS)
+    assert older == summarise(run_of(sweep(1)), table, NO_WORKERS)
+
+
 def test_columns_that_were_all_null_may_come_without_a_type() -> None:
     table = requests_table([request()]).with_columns(cached_tokens=pl.lit(None), slo_met=pl.lit(None))
     assert table.schema["cached_tokens"] == pl.Null

@@ -178,6 +178,7 @@ def test_records_that_were_lost_are_counted_once_a_worker(log_lost: int, state: 
     [
         pytest.param({"unstamped_arrivals": 1}, "suspect", "unstamped", id="unstamped"),
         pytest.param({"merged_arrivals": 1}, "suspect", "merged", id="merged"),
+        pytest.param({"coalesced": True}, "suspect", "coalesced", id="coalesced"),
     ],
 )
 def test_bad_stamps_are_a_reason(columns: dict[str, int], state: str, cause: str) -> None:
