@@ -220,7 +220,6 @@ class Engine:
                 self.prefix_queries_tokens += sequence.total
             spared = max(0, sequence.computed - sequence.reached)
             sequence.cached_tokens += spared
-            sequence.reached += spared
             self.prefix_hits_tokens += spared
             batch.append((sequence, count))
             left -= count
