@@ -75,7 +75,11 @@ def child(mode: str, *, port: int, core: int, streams: int, rate: float) -> dict
     command = [sys.executable, __file__, "--child", mode, "--port", str(port), "--streams", str(streams)]
     command += ["--rate", str(rate)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, preexec_fn=lambda: (_favour(), os.sched_setaffinity(0, {core}))
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: (_favour(), os.sched_setaffinity(0, {core})),
     )
     if done.returncode:
         raise SystemExit(f"{mode} at {rate:.0f} tokens/s failed:\n{done.stderr[-2000:]}")
@@ -137,7 +141,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
                 starts["tokswarm"] = best["tok_per_s"] / RATE_STEP**2
                 note("max_tok_per_s_200", best["tok_per_s"])
                 note("cpu_us_per_token_max_200", best["cpu_us_per_token"])
-                note("bound_cpu_us_per_token", bound_round(bound, streams=200, rate=best["offered"], **place)["cpu_us_tok"])
+                note(
+                    "bound_cpu_us_per_token",
+                    bound_round(bound, streams=200, rate=best["offered"], **place)["cpu_us_tok"],
+                )
                 many = maximum("tokswarm", starts.get("many", 80_000), streams=1000, **place)
                 starts["many"] = many["tok_per_s"] / RATE_STEP**2
                 note("max_tok_per_s_1000", many["tok_per_s"])
@@ -173,7 +180,7 @@ def set_server(port: int, gap_us: int) -> None:
         answer.read()
 
 
-def run_tokswarm(port: int, streams: int, rate: float, *, stamps: bool) -> dict[str, Any]:
+def run_tokswarm(port: int, streams: int, *, stamps: bool) -> dict[str, Any]:
     """The product's worker, driven by messages as a master would."""
     from tokswarm.traffic.mix import Distribution, Mix, Output, Prompt, Stage, Target, TrafficClass, Uniform
     from tokswarm.traffic.plan import ClosedLoop, Plan, PlannedStage, Shard, TokenFit
@@ -230,25 +237,25 @@ def run_tokswarm(port: int, streams: int, rate: float, *, stamps: bool) -> dict[
 
 def _tap_stamps() -> "list[int]":
     """Compare each read's stamp with the send stamp in the id of its last token; costs CPU, so in rounds of its own."""
-    from tokswarm.wire.answer import Answer
+    from tokswarm.wire.chat_answer import ChatAnswer
 
     errors_ns: list[int] = []
-    feed = Answer.feed
+    feed = ChatAnswer.feed
     begin_ns = time.monotonic_ns() + int((WARM_S + 1) * 1e9)
     end_ns = begin_ns + MEASURE_S * 1_000_000_000
 
-    def tapped(self: Answer, body: bytes, at_ns: int, stamped: bool) -> None:
+    def tapped(self: ChatAnswer, body: bytes, at_ns: int, stamped: bool) -> None:
         feed(self, body, at_ns, stamped)
         if begin_ns <= at_ns < end_ns:
             at = body.rfind(b"chatcmpl-")
             if at > 0 and (sent_ns := int(body[at + 9 : at + 29])):
                 errors_ns.append(at_ns - sent_ns)
 
-    Answer.feed = tapped  # type: ignore[method-assign]
+    ChatAnswer.feed = tapped  # type: ignore[method-assign]
     return errors_ns
 
 
-def run_openai(port: int, streams: int, rate: float) -> dict[str, Any]:
+def run_openai(port: int, streams: int) -> dict[str, Any]:
     """The official SDK, one greenlet per stream, parsed chunks."""
     import gevent
     import openai
@@ -288,10 +295,10 @@ def run_child(arguments: argparse.Namespace) -> None:
     gap_us = interval_us(arguments.streams, arguments.rate)
     set_server(arguments.port, gap_us)
     if arguments.child == "openai":
-        result = run_openai(arguments.port, arguments.streams, arguments.rate)
+        result = run_openai(arguments.port, arguments.streams)
     else:
         stamps = arguments.child == "tokswarm-stamps"
-        result = run_tokswarm(arguments.port, arguments.streams, arguments.rate, stamps=stamps)
+        result = run_tokswarm(arguments.port, arguments.streams, stamps=stamps)
     # Between requests a stream waits for its first token and for its turn: that much less is on offer.
     result["offered"] = arguments.streams * TOKENS / ((TOKENS * gap_us + 1000) / 1e6)
     print(json.dumps(result), flush=True)

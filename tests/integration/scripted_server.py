@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 HOLD_S = 30.0
@@ -42,14 +43,20 @@ Script = Callable[[int], Sequence[Part]]
 class ScriptedServer:
     """Counts what it saw."""
 
-    def __init__(self, script: Script, context: ssl.SSLContext | None) -> None:
+    def __init__(self, script: Script, context: ssl.SSLContext | None, unix_path: Path | None) -> None:
         self.connections = 0
         self.requests: list[bytes] = []
         self.ending = threading.Event()
         self._script = script
         self._context = context
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        if unix_path is not None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(unix_path))
+            self._listener.listen()
+            self.port = 0
+        else:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -67,7 +74,8 @@ class ScriptedServer:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError, ssl.SSLError):
             if self._context is not None:
                 sock = self._context.wrap_socket(sock, server_side=True)
@@ -120,11 +128,11 @@ def _read_request(sock: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def scripted_server(
-    script: Script | Sequence[Part], *, context: ssl.SSLContext | None = None
+    script: Script | Sequence[Part], *, context: ssl.SSLContext | None = None, unix_path: Path | None = None
 ) -> Iterator[ScriptedServer]:
     """A server on a free loopback port that plays the script (the same for each request, or one by number)."""
     parts = script
-    server = ScriptedServer(parts if callable(parts) else lambda _: parts, context)
+    server = ScriptedServer(parts if callable(parts) else lambda _: parts, context, unix_path)
     try:
         yield server
     finally:

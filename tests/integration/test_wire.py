@@ -1,8 +1,10 @@
 """The load client over real sockets: every way a server can answer, break off or say nothing."""
 
 import contextlib
+import pathlib
 import socket
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 
 import gevent
@@ -13,8 +15,9 @@ from scripted_server import Close, Hold, Part, Pause, Reset, ScriptedServer, scr
 from tokswarm.measure.record import Outcome
 from tokswarm.traffic.mix import Target
 from tokswarm.traffic.units import Duration
-from tokswarm.wire.answer import Answer, LiveRow
+from tokswarm.wire.answer import LiveRow
 from tokswarm.wire.api import RequestWriter
+from tokswarm.wire.chat_answer import ChatAnswer
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
 from tokswarm.wire.target import ResolvedTarget
@@ -330,14 +333,14 @@ def test_an_error_in_one_stream_leaves_the_others_alone(monkeypatch: pytest.Monk
     def script(number: int) -> list[Part]:
         return [STREAM_HEAD, Pause(0.05), chunk(token("bad" if number == 0 else "tok", "stop")), chunk(DONE), END]
 
-    feed = Answer.feed
+    feed = ChatAnswer.feed
 
-    def breaking(self: Answer, body: bytes, at_ns: int, stamped: bool) -> None:
+    def breaking(self: ChatAnswer, body: bytes, at_ns: int, stamped: bool) -> None:
         if b'"bad"' in body:
             raise ZeroDivisionError("a bug of ours")
         feed(self, body, at_ns, stamped)
 
-    monkeypatch.setattr(Answer, "feed", breaking)
+    monkeypatch.setattr(ChatAnswer, "feed", breaking)
     with scripted_server(script) as server, client_of(server) as client:
         got: list[Exchange] = []
         request = RequestWriter(client.target, "m").write(b"x", max_tokens=3, ignore_eos=False)
@@ -390,3 +393,63 @@ def test_an_address_that_refuses_is_passed_over_while_another_answers() -> None:
         finally:
             second.close()
         assert server.connections == 1
+
+
+def test_a_unix_socket_is_a_target(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "endpoint.sock"
+    with scripted_server(GOOD, unix_path=path) as server:
+        spec = Target(base_url=f"http+unix://{str(path).replace('/', '%2F')}/v1", model="m")
+        client = LoadClient(ResolvedTarget(spec, {}))
+        try:
+            assert [each.outcome for each in ask_in_turn(client, 2)] == [Outcome.OK] * 2
+        finally:
+            client.close()
+        assert server.connections == 1
+        assert b"POST /v1/chat/completions" in server.requests[0]
+
+
+def test_a_query_goes_with_every_request() -> None:
+    with scripted_server(GOOD) as server, client_of(server, query={"api-version": "2024-10-21"}) as client:
+        ask(client)
+        assert server.requests[0].startswith(b"POST /v1/chat/completions?api-version=2024-10-21 HTTP/1.1\r\n")
+
+
+def test_connections_can_be_new_for_each_request() -> None:
+    with scripted_server(GOOD) as server, client_of(server, connections="new") as client:
+        assert [each.reused for each in ask_in_turn(client, 3)] == [False] * 3
+        assert server.connections == 3
+        gevent.sleep(0.05)
+        assert client.sockets == 0
+
+
+def test_an_answer_in_one_piece_is_ok_without_token_times() -> None:
+    body = msgspec.json.encode(
+        {
+            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 5},
+        }
+    )
+    exchange = one(body_answer("200 OK", body), stream=False)
+    assert exchange.outcome is Outcome.OK
+    assert not exchange.answer.stamps_ns
+    assert exchange.answer.usage is not None
+    assert exchange.answer.usage.output == 5
+
+
+def test_a_gzipped_stream_is_read_all_the_same() -> None:
+    packer = zlib.compressobj(wbits=31)
+    pieces = [packer.compress(each) + packer.flush(zlib.Z_SYNC_FLUSH) for each in (token(), token(finish="stop"), DONE)]
+    head = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    parts: list[Part] = [head]
+    for piece in [*pieces, packer.flush()]:
+        parts += [chunk(piece), Pause(0.005)]
+    exchange = one([*parts, END])
+    assert exchange.outcome is Outcome.OK
+    assert len(exchange.answer.stamps_ns) == 2
+
+
+def test_an_unknown_encoding_is_a_protocol_failure() -> None:
+    head = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: br\r\n\r\n")
+    exchange = one([head, chunk(b"xx"), END])
+    assert exchange.outcome is Outcome.PROTOCOL
+    assert "'br'" in (exchange.error or "")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from connect_proxy import ConnectProxy, connect_proxy
 from scripted_server import Close, Pause, ScriptedServer, scripted_server
 from test_wire import END, GOOD, STREAM_HEAD, WHOLE, ask, ask_in_turn, chunk, token
 
@@ -18,7 +19,7 @@ from tokswarm.traffic.mix import Target, Tls
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
-from tokswarm.wire.target import ResolvedTarget
+from tokswarm.wire.target import ResolvedTarget, https_proxy
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +179,49 @@ def test_a_ca_file_that_is_not_there_is_a_configuration_error(tmp_path: Path) ->
     spec = Target(base_url="https://localhost:1/v1", tls=Tls(ca_file=str(tmp_path / "none.pem")))
     with pytest.raises(ConfigError, match=r"ca_file .*none\.pem"):
         ResolvedTarget(spec, {})
+
+
+def through(proxy: ConnectProxy, ca_file: str, *, user: str = "", host: str = "endpoint.test") -> Exchange:
+    spec = Target(base_url=f"https://{host}/v1", model="m", tls=Tls(ca_file=ca_file))
+    client = LoadClient(ResolvedTarget(spec, {"HTTPS_PROXY": f"http://{user}127.0.0.1:{proxy.port}"}))
+    try:
+        return ask(client)
+    finally:
+        client.close()
+
+
+def test_a_proxy_tunnels_to_the_target(authority: trustme.CA, ca_file: str) -> None:
+    context = context_for(authority, "endpoint.test")
+    with scripted_server(GOOD, context=context) as server, connect_proxy(server.port) as proxy:
+        exchange = through(proxy, ca_file, user="me:pass@")
+        assert exchange.outcome is Outcome.OK
+        assert proxy.asked == [
+            b"CONNECT endpoint.test:443 HTTP/1.1\r\nHost: endpoint.test:443\r\n"
+            b"Proxy-Authorization: Basic bWU6cGFzcw==\r\n\r\n"
+        ]
+        assert b"Host: endpoint.test\r\n" in server.requests[0]
+        assert b"Proxy-Authorization" not in server.requests[0]
+
+
+def test_a_proxy_that_refuses_is_named(ca_file: str) -> None:
+    with connect_proxy(1, status="407 Proxy Authentication Required") as proxy:
+        exchange = through(proxy, ca_file)
+    assert exchange.outcome is Outcome.RESET
+    assert "the proxy answered CONNECT with 407" in (exchange.error or "")
+
+
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "used"),
+    [
+        pytest.param("api.example.test", "", True, id="used"),
+        pytest.param("api.example.test", "example.test", False, id="suffix"),
+        pytest.param("api.example.test", ".example.test,other", False, id="dotted-suffix"),
+        pytest.param("notexample.test", "example.test", True, id="no-suffix-of-a-label"),
+        pytest.param("api.example.test", "*", False, id="star"),
+        pytest.param("localhost", "", False, id="loopback-name"),
+        pytest.param("127.0.0.9", "", False, id="loopback-address"),
+    ],
+)
+def test_no_proxy_and_loopback_are_reached_straight(host: str, no_proxy: str, *, used: bool) -> None:
+    proxy = https_proxy(host, {"HTTPS_PROXY": "proxy.test:8080", "NO_PROXY": no_proxy})
+    assert (proxy == ("proxy.test", 8080, None)) if used else proxy is None

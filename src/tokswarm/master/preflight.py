@@ -14,7 +14,7 @@ from tokswarm.measure.record import Outcome
 from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.plan import TokenFit
 from tokswarm.traffic.prompt import PromptWriter
-from tokswarm.wire.api import RequestWriter, plain_request
+from tokswarm.wire.api import RequestWriter, plain_call
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
 from tokswarm.wire.target import ResolvedTarget
@@ -25,6 +25,9 @@ ANSWER_TIMEOUT_S = 30.0
 SHORT_WORDS, LONG_WORDS = 8, 200
 PROBE_TOKENS = 4
 
+OPTIONAL_FIELDS = ("stream_options", "ignore_eos", "max_tokens")
+"""What we send and can do without; instead of max_tokens goes its newer name."""
+
 ASSUMED_FIT = TokenFit(tokens_per_word=1.3, overhead_tokens=8.0, source="assumed")
 
 
@@ -33,6 +36,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     fit: TokenFit
+    dropped_fields: list[str]
+    """Optional request fields that the endpoint refuses."""
     notes: list[str]
 
 
@@ -54,10 +59,15 @@ def preflight(mix: Mix) -> Preflight:
     with _client(target) as client:
         notes: list[str] = []
         model = _model(client, mix, notes)
-        writer = RequestWriter(target, model)
         texts = PromptWriter(ASSUMED_FIT, content_seed=0)
         short, long = (texts.words(count, (count, count)) for count in (SHORT_WORDS, LONG_WORDS))
-        prompt_tokens = [_generate(client, writer, mix, text) for text in (short, long)]
+        dropped = _refused_fields(client, model, mix, short)
+        if dropped:
+            notes.append(f"the endpoint refuses {', '.join(dropped)}: requests are sent without")
+        if not mix.target.tls.verify:
+            notes.append("the endpoint's certificate is not verified (target.tls.verify: false)")
+        writer = RequestWriter(target, model, dropped)
+        prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), mix) for text in (short, long)]
         fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
         if fit is None:
             fit = ASSUMED_FIT
@@ -65,7 +75,7 @@ def preflight(mix: Mix) -> Preflight:
                 f"{mix.target.base_url} reports no prompt tokens and has no /tokenize: prompt lengths assume "
                 f"{fit.tokens_per_word} tokens a word"
             )
-        return Preflight(model=model, fit=fit, notes=notes)
+        return Preflight(model=model, fit=fit, dropped_fields=dropped, notes=notes)
 
 
 @contextlib.contextmanager
@@ -80,7 +90,7 @@ def _client(target: ResolvedTarget) -> Iterator[LoadClient]:
 def _model(client: LoadClient, mix: Mix, notes: list[str]) -> str:
     """The mix's model, or the first that the endpoint lists."""
     path = f"{client.target.path}/models"
-    answer = client.ask(plain_request(client.target, "GET", path), timeout_s=ANSWER_TIMEOUT_S)
+    answer = client.ask(plain_call(client.target, "GET", path), timeout_s=ANSWER_TIMEOUT_S)
     tried = f"GET http://{client.target.name}{path}"
     if answer.status is None:
         raise PreflightError(
@@ -107,18 +117,32 @@ def _model(client: LoadClient, mix: Mix, notes: list[str]) -> str:
     return listed[0]
 
 
-def _generate(client: LoadClient, writer: RequestWriter, mix: Mix, text: bytes) -> int | None:
-    """One small generation, as the load sends them; the prompt tokens it reports."""
-    answer = client.ask(
-        writer.write(text, max_tokens=PROBE_TOKENS, ignore_eos=any(each.output.ignore_eos for each in mix.classes)),
-        timeout_s=ANSWER_TIMEOUT_S,
-    )
+def _refused_fields(client: LoadClient, model: str, mix: Mix, text: bytes) -> list[str]:
+    """Optional fields that the endpoint names when it refuses a probe, each dropped once."""
+    dropped: list[str] = []
+    while True:
+        answer = _probe(client, RequestWriter(client.target, model, dropped), mix, text)
+        words = (answer.error or "").lower()
+        named = [field for field in OPTIONAL_FIELDS if field in words and field not in dropped]
+        if answer.status not in (400, 422) or not named:
+            return dropped
+        dropped.append(named[0])
+
+
+def _probe(client: LoadClient, writer: RequestWriter, mix: Mix, text: bytes) -> Exchange:
+    """One small generation, as the load sends them."""
+    ignore_eos = any(each.output.ignore_eos for each in mix.classes)
+    return client.ask(writer.write(text, max_tokens=PROBE_TOKENS, ignore_eos=ignore_eos), timeout_s=ANSWER_TIMEOUT_S)
+
+
+def _prompt_tokens(answer: Exchange, mix: Mix) -> int | None:
+    """The prompt tokens a probe reports. PreflightError when it did not end well."""
     if answer.outcome is not Outcome.OK:
         raise PreflightError(
             f"a probe of {PROBE_TOKENS} tokens to {mix.target.base_url} ended as {answer.outcome}: {answer.error}",
             hint=_hint(answer),
         )
-    return None if answer.answer.usage is None else answer.answer.usage.prompt_tokens
+    return None if answer.answer.usage is None else answer.answer.usage.prompt
 
 
 def _hint(answer: Exchange) -> str:
@@ -141,7 +165,7 @@ def _fit_by_tokenizer(client: LoadClient, model: str, short: bytes, long: bytes)
             body = {"model": model, "messages": [{"role": "user", "content": text.decode()}]}
         else:
             body = {"model": model, "prompt": text.decode()}
-        request = plain_request(client.target, "POST", path, msgspec.json.encode(body))
+        request = plain_call(client.target, "POST", path, msgspec.json.encode(body))
         answer = client.ask(request, timeout_s=ANSWER_TIMEOUT_S)
         if answer.status != 200:
             return None

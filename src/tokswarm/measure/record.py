@@ -34,6 +34,7 @@ class TokenSource(enum.StrEnum):
     """Where a count of output tokens comes from; CHUNKS is an estimate."""
 
     USAGE = "usage"
+    CONTINUOUS_USAGE = "continuous_usage"
     CHUNKS = "chunks"
 
 
@@ -98,6 +99,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
     """int64, native order: ns from `sent_ns` to each token arrival."""
     arrival_tokens: bytes = b""
     """uint32, native order: tokens in each arrival; empty: one each."""
+    coalesced: bool = False
+    """Something between delivered the tokens in a few bursts: TTFT and ITL say nothing of the server."""
 
     @property
     def ttft_ms(self) -> float | None:

@@ -3,7 +3,7 @@
 `mixfile` reads them from YAML; `schedule` turns them into tickets.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -147,7 +147,15 @@ class Target(Spec, frozen=True, kw_only=True):
     """With the API's prefix, e.g. http://127.0.0.1:8000/v1."""
     model: str | None = None
     """None: the first model the endpoint lists."""
-    api: Literal["chat", "completions"] = "chat"
+    api: Literal["chat", "completions", "responses"] = "chat"
+    stream: bool = True
+    """False: answers in one piece, which have no token times."""
+    connections: Literal["pooled", "new"] = "pooled"
+    """new: one for each request, as clients without keep-alive do."""
+    query: dict[str, str] = {}
+    """Query of every address, e.g. {api-version: 2024-10-21}."""
+    extra_body: dict[str, Any] = {}
+    """Further fields of each request, e.g. {temperature: 0}."""
     key: str | None = None
     """A reference, `env:NAME` or `file:PATH`, resolved on the worker; None: no key is sent."""
     headers: dict[str, str] = {}

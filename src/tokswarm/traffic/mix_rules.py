@@ -22,6 +22,7 @@ _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "content-encoding", "connection", "accept-encoding"}
 )
 _KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "choice")
+_OWN_FIELDS = {"model", "messages", "prompt", "input", "max_tokens", "max_output_tokens", "stream"}
 _TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
 
 
@@ -56,6 +57,9 @@ def _target(target: Target) -> Iterator[Problem]:
         )
     for name, value in target.headers.items():
         yield from _header(name, value, has_key=target.key is not None)
+    for name in target.extra_body:
+        if name in _OWN_FIELDS:
+            yield Problem(f"target.extra_body.{name}", "is a field that tokswarm sets itself")
     for name in _TIMEOUTS:
         if getattr(target, name).nanoseconds == 0:
             yield Problem(f"target.{name}", "must be longer than 0s")
@@ -71,13 +75,13 @@ def _bad_url(url: str) -> str:
         return f"is no address: {error}" if "@" not in url else "is no address"
     if has_user:
         return "holds a user or password; use target.key or target.headers with a reference"
-    if parts.scheme not in {"http", "https"} or not host:
+    if parts.scheme not in {"http", "https", "http+unix"} or not host:
         came = repr(url) if not re.search("[@?#]", url) else "something else"
         return f"expected an http:// or https:// address, came {came}"
     if port_is_zero or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
         return f"is no address that can be connected to: {url!r}"
     if parts.query or parts.fragment:
-        return "must end with the path of the API, without ? or #"
+        return "must end with the path of the API, without ? or #; a query goes into target.query"
     return ""
 
 

@@ -83,6 +83,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     stages: list[PlannedStage]
     fit: TokenFit
+    dropped_fields: list[str] = []
+    """Optional request fields that the endpoint refuses, found by the preflight."""
     content_seed: int
     """Seeds the text (not the lengths), fresh for each run, so that no run finds the cache of another."""
 

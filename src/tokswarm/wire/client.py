@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import gevent
 from gevent.hub import Waiter
 
 from tokswarm.measure.record import Outcome
-from tokswarm.wire.answer import LiveRow
+from tokswarm.wire.answer import Answer, LiveRow
+from tokswarm.wire.chat_answer import ChatAnswer
 from tokswarm.wire.clock import ReceiveClock
 from tokswarm.wire.connection import ConnectionPool
 from tokswarm.wire.exchange import Deadlines, Exchange
@@ -16,6 +18,13 @@ from tokswarm.wire.target import ResolvedTarget
 
 CHECK_S = 0.1
 """How often deadlines are looked at."""
+
+
+class Call(NamedTuple):
+    """A whole request as bytes, and who reads its answer."""
+
+    request: bytes
+    dialect: Callable[[LiveRow], Answer] = ChatAnswer
 
 
 class LoadClient:
@@ -32,6 +41,7 @@ class LoadClient:
         self._pool = ConnectionPool(target, self.receiver)
         self._open: dict[Exchange, None] = {}
         spec = target.spec
+        self._fresh = spec.connections == "new"
         self._deadlines = Deadlines(
             connect_s=spec.connect_timeout.seconds,
             first_byte_s=spec.first_byte_timeout.seconds,
@@ -50,14 +60,14 @@ class LoadClient:
         """Open connections."""
         return self._pool.open_count
 
-    def start(self, request: bytes, live: LiveRow, on_done: Callable[[Exchange], None], tag: object) -> Exchange:
-        """Send a whole request; `on_done` gets the exchange when it is over (after a stale retry, another one)."""
-        return self._begin(request, live, on_done, tag, fresh=False)
+    def start(self, call: Call, live: LiveRow, on_done: Callable[[Exchange], None], tag: object) -> Exchange:
+        """Send a request; `on_done` gets the exchange when it is over (after a stale retry, another one)."""
+        return self._begin(call, live, on_done, tag, fresh=self._fresh)
 
-    def ask(self, request: bytes, *, timeout_s: float) -> Exchange:
-        """Send a request and wait for its end (preflight, scripts)."""
+    def ask(self, call: Call, *, timeout_s: float) -> Exchange:
+        """Send a request on a fresh connection and wait for its end (preflight)."""
         waiter: Waiter[Exchange] = Waiter()
-        self._begin(request, LiveRow(), waiter.switch, waiter, fresh=True)
+        self._begin(call, LiveRow(), waiter.switch, waiter, fresh=True)
         guard = gevent.spawn_later(timeout_s, self._abort_tagged, waiter, f"no whole answer within {timeout_s:g} s")
         exchange: Exchange = waiter.get()
         guard.kill(block=False)
@@ -80,7 +90,7 @@ class LoadClient:
 
     def _begin(
         self,
-        request: bytes,
+        call: Call,
         live: LiveRow,
         on_done: Callable[[Exchange], None],
         tag: object,
@@ -91,18 +101,19 @@ class LoadClient:
             del self._open[exchange]
             if exchange.outcome is Outcome.RESET and exchange.reused and exchange.headers_ns is None:
                 self.stale_retries += 1
-                self._begin(request, live, on_done, tag, fresh=True)
+                self._begin(call, live, on_done, tag, fresh=True)
             elif exchange.other_address:
-                self._begin(request, live, on_done, tag, fresh=True)
+                self._begin(call, live, on_done, tag, fresh=True)
             else:
                 on_done(exchange)
 
         exchange = Exchange(
-            request=request,
-            live=live,
+            request=call.request,
+            answer=call.dialect(live),
             pool=self._pool,
             receiver=self.receiver,
             deadlines=self._deadlines,
+            keep=not self._fresh,
             secret=self.target.secret,
             on_done=over,
         )

@@ -8,11 +8,12 @@ import enum
 import errno
 import ssl
 import time
+import zlib
 from collections.abc import Callable
 
 from tokswarm.measure.record import Outcome
 from tokswarm.redact import redact
-from tokswarm.wire.answer import Answer, LiveRow, error_text, is_context_error
+from tokswarm.wire.answer import Answer, error_text, is_context_error
 from tokswarm.wire.connection import Connection, ConnectionPool, TunnelRefusedError
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
@@ -55,6 +56,8 @@ class Exchange:
         "_body",
         "_connection",
         "_deadlines",
+        "_inflate",
+        "_keep",
         "_on_done",
         "_parser",
         "_phase",
@@ -83,10 +86,11 @@ class Exchange:
         self,
         *,
         request: bytes,
-        live: LiveRow,
+        answer: Answer,
         pool: ConnectionPool,
         receiver: Receiver,
         deadlines: Deadlines,
+        keep: bool,
         secret: str | None,
         on_done: "Callable[[Exchange], None]",
     ) -> None:
@@ -94,13 +98,16 @@ class Exchange:
         self._pool = pool
         self._receiver = receiver
         self._deadlines = deadlines
+        self._keep = keep
         self._secret = secret
         self._on_done = on_done
         self._parser = ResponseParser()
         self._phase = _Phase.CONNECTING
         self._connection: Connection | None = None
+        self._inflate: Callable[[bytes], bytes] | None = None
+        """Set where the server packs bodies although it was asked not to."""
         self._body: list[bytes] = []
-        self.answer = Answer(live)
+        self.answer = answer
         self.raw_body = b""
         """The body when it was no event stream."""
         self.reused = False
@@ -187,6 +194,8 @@ class Exchange:
             return
         self.last_read_ns = at_ns
         body = self._parser.feed(data)
+        if self._inflate is not None and body:
+            body = self._inflate(body)
         if self._phase is _Phase.STREAMING:
             if body:
                 answer = self.answer
@@ -198,6 +207,8 @@ class Exchange:
             if self._parser.status is None or self._parser.status < 200:
                 return
             self._head(at_ns)
+            if self._inflate is not None and body:
+                body = self._inflate(body)
             if body:
                 self._first_body(body, at_ns, stamped)
         elif body:
@@ -224,7 +235,7 @@ class Exchange:
 
     def on_error(self, error: Exception) -> None:
         """Whatever went wrong at the socket or in what it brought ends the exchange."""
-        if isinstance(error, HttpProtocolError | EventTooLongError):
+        if isinstance(error, HttpProtocolError | EventTooLongError | zlib.error):
             self._end(Outcome.PROTOCOL, str(error), keep=False)
         elif isinstance(error, ssl.SSLError):
             self._end(Outcome.TLS, _tls_text(error, self._pool.target_name), keep=False)
@@ -269,6 +280,11 @@ class Exchange:
 
     def _head(self, at_ns: int) -> None:
         self.headers_ns = at_ns
+        encoding = self._parser.headers.get("content-encoding", "identity").lower()
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            self._inflate = zlib.decompressobj(wbits=47).decompress
+        elif encoding not in ("identity", ""):
+            raise HttpProtocolError(f"the content-encoding {encoding!r} was not asked for and is not understood")
         content_type = self._parser.headers.get("content-type", "").lower()
         streaming = self._parser.status == 200 and content_type.startswith("text/event-stream")
         self._phase = _Phase.STREAMING if streaming else _Phase.COLLECTING
@@ -306,14 +322,16 @@ class Exchange:
 
     def _complete(self, at_ns: int) -> None:
         self.done_ns = self.done_ns or at_ns
-        keep = self._parser.keep_alive and not self._parser.leftover and self._phase is not _Phase.SENDING
+        keep = (
+            self._keep and self._parser.keep_alive and not self._parser.leftover and self._phase is not _Phase.SENDING
+        )
         if self._phase is _Phase.STREAMING:
             self.answer.end()
             self._judge_answer(keep=keep)
             return
         self.raw_body = b"".join(self._body)
         if self._parser.status == 200:
-            self.answer.read_body(self.raw_body, at_ns)
+            self.answer.read_body(self.raw_body)
             self._judge_answer(keep=keep)
         else:
             self._judge_refusal(keep=keep)
@@ -324,7 +342,7 @@ class Exchange:
             self._end(answer.error_outcome, answer.error, keep=keep)
         elif not answer.done and answer.finish_reason is None:
             self._end(Outcome.TRUNCATED, "the stream ended without finish_reason and without [DONE]", keep=keep)
-        elif answer.first_token_ns is None and not (answer.usage is not None and answer.usage.completion_tokens):
+        elif not (answer.stamps_ns or answer.has_text or (answer.usage is not None and answer.usage.output)):
             self._end(Outcome.EMPTY, "the answer has no token", keep=keep)
         else:
             self._end(Outcome.OK, None, keep=keep)

@@ -125,13 +125,13 @@ class Engine:
         if slot is None:
             self._recorder.dropped(row)
             return
-        request = self._writer.write(
+        call = self._writer.write(
             ticket.prompt, max_tokens=ticket.max_tokens, ignore_eos=self._ignore_eos[ticket.class_index]
         )
         sending = Sending(ticket, row, slot, planned_ns)
         self._open += 1
         self._idle.clear()
-        exchange = self._client.start(request, row.live, self._over, sending)
+        exchange = self._client.start(call, row.live, self._over, sending)
         self._recorder.begun(sending, exchange.sent_ns or exchange.begun_ns)
 
     def _over(self, exchange: Exchange) -> None:

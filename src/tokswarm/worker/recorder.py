@@ -12,9 +12,10 @@ from tokswarm.measure.window import Window, WindowRow
 from tokswarm.sink.record_log import RecordLog
 from tokswarm.traffic.mix import Limit, Slo, TrafficClass
 from tokswarm.traffic.ticket import Ticket
-from tokswarm.wire.answer import LiveRow
+from tokswarm.wire.answer import Answer, LiveRow
 from tokswarm.wire.exchange import Exchange
 
+COALESCED_ARRIVALS = 8
 LATE_NS = 10_000_000
 """A request sent later than this after it was due counts as late."""
 
@@ -137,12 +138,7 @@ class Recorder:
         usage = answer.usage
         outcome = exchange.outcome
         assert outcome is not None
-        if usage is not None and usage.completion_tokens is not None:
-            output_tokens, source = usage.completion_tokens, TokenSource.USAGE
-        else:
-            output_tokens, source = len(stamps_ns), TokenSource.CHUNKS
-        details = usage.prompt_tokens_details if usage is not None else None
-        reasoning = usage.completion_tokens_details if usage is not None else None
+        output_tokens, source = _output_tokens(answer)
         record_id = self._next_id
         self._next_id += 1
         return RequestRecord(
@@ -165,12 +161,12 @@ class Recorder:
             error=exchange.error,
             served_by=exchange.served_by,
             prompt_tokens_planned=ticket.prompt_tokens,
-            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            prompt_tokens=None if usage is None else usage.prompt,
             max_tokens=ticket.max_tokens,
             output_tokens=output_tokens,
             output_tokens_source=source,
-            reasoning_tokens=None if reasoning is None else reasoning.reasoning_tokens,
-            cached_tokens=None if details is None else details.cached_tokens,
+            reasoning_tokens=None if usage is None else usage.reasoning,
+            cached_tokens=None if usage is None else usage.cached,
             ideal_cached_tokens=ticket.ideal_cached_tokens,
             queue_wait_ms=answer.queue_wait_ms,
             queue_wait_source=None if answer.queue_wait_ms is None else QueueWaitSource.SERVER,
@@ -179,8 +175,35 @@ class Recorder:
             merged_arrivals=answer.merged_arrivals,
             unstamped_arrivals=answer.unstamped_arrivals,
             arrivals=array("q", [stamp - sent_ns for stamp in stamps_ns]).tobytes(),
-            arrival_tokens=apportion(output_tokens, len(stamps_ns)),
+            arrival_tokens=_arrival_tokens(answer, output_tokens),
+            coalesced=is_coalesced(len(stamps_ns), answer.merged_arrivals),
         )
+
+
+def _output_tokens(answer: Answer) -> tuple[int, TokenSource]:
+    """Output tokens and where the count is from."""
+    counts = answer.counts()
+    stated = None if answer.usage is None else answer.usage.output
+    if counts is not None and stated is not None and sum(counts) == stated:
+        return stated, TokenSource.CONTINUOUS_USAGE
+    if stated is not None:
+        return stated, TokenSource.USAGE
+    return len(answer.stamps_ns), TokenSource.CHUNKS
+
+
+def _arrival_tokens(answer: Answer, output_tokens: int) -> bytes:
+    counts = answer.counts()
+    if counts is not None and sum(counts) == output_tokens:
+        return b"" if set(counts) == {1} else counts.tobytes()
+    return apportion(output_tokens, len(answer.stamps_ns))
+
+
+def is_coalesced(arrivals: int, merged_arrivals: int) -> bool:
+    """Whether a proxy delivered the answer in a few bursts: at least 8 arrivals in at most an eighth as many reads.
+
+    The gaps between its tokens, and its first token, then say nothing of the server.
+    """
+    return arrivals >= COALESCED_ARRIVALS and (arrivals - merged_arrivals) * COALESCED_ARRIVALS <= arrivals
 
 
 def _count(counted: WindowRow, record: RequestRecord) -> None:

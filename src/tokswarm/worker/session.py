@@ -3,9 +3,11 @@
 Each second it hands the window and the worker's own health to `send` and to the log.
 """
 
+import gc
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +55,8 @@ class WorkerRun:
         self._send = send
         self._guard: gevent.Greenlet | None = None
         self._ticker: gevent.Greenlet | None = None
+        self._held: deque[Second] = deque()
+        """Closed seconds that wait for this worker's place in the second."""
         self._final: Final | None = None
         self._error = ""
         self.on_record: Callable[[RequestRecord], None] | None = None
@@ -76,7 +80,9 @@ class WorkerRun:
             wall_offset_ns=lambda: client.clock.offset_ns,
         )
         self._recorder.on_record = self._told
-        self._engine = Engine(self._shard, client, RequestWriter(target, plan.model), self._recorder)
+        self._engine = Engine(
+            self._shard, client, RequestWriter(target, plan.model, plan.dropped_fields), self._recorder
+        )
         settings = InfluxSettings.from_environ(os.environ)
         self._sink = (
             None if settings is None else InfluxSink(self._log_path, settings, run_id=self._run_id, worker=self._worker)
@@ -85,8 +91,12 @@ class WorkerRun:
             self._sink.start()
         self._probe = LoopProbe()
         self._cpu = CpuMeter()
+        self._second = int(time.time())
         self._last_reads = self._last_merged = self._last_unstamped = 0
         self._ticker = gevent.spawn(self._tick)
+        # A full collection over what stays for the whole run would stall the loop for many milliseconds.
+        gc.collect()
+        gc.freeze()
 
     def run_stage(self, go: StageGo) -> StageDone:
         """Run one stage to the end of its drain; blocks this greenlet."""
@@ -113,11 +123,12 @@ class WorkerRun:
             self._guard.kill()
         if self._ticker is not None:
             self._ticker.kill()
-        self._close_second(int(time.time()), delay_s=0.0)
+        self._close_second(delay_s=0.0)
         self._client.close()
         self._probe.stop()
         self._log.close()
         delivery = None if self._sink is None else self._sink.stop(SINK_DEADLINE_S)
+        gc.unfreeze()
         self._final = Final(
             run_id=self._run_id,
             worker=self._worker,
@@ -140,25 +151,32 @@ class WorkerRun:
         """Close each second of the wall clock at its end."""
         spread_s = SPREAD_S * self._shard.worker_index / self._shard.worker_count
         while True:
-            now = time.time()
-            second = int(now)
-            gevent.sleep(second + 1 - now)
+            gevent.sleep(max(self._second + 1 - time.time(), 0.001))
+            if time.time() < self._second + 1:
+                continue
             try:
-                self._close_second(second, delay_s=spread_s)
+                self._close_second(delay_s=spread_s)
             except Exception as error:
                 log.exception("closing a second failed")
                 self._error = f"closing a second failed: {error}"
 
-    def _close_second(self, second: int, *, delay_s: float) -> None:
+    def _close_second(self, *, delay_s: float) -> None:
+        """Hand over the second under way and begin the next; no second is closed twice, whatever the clock does."""
+        second = self._second
+        self._second = max(second + 1, int(time.time()))
         window = self._recorder.take(second)
         health = self._health(second)
         self._log.append(window)
         self._log.append(health)
-        message = Second(run_id=self._run_id, window=window, health=health)
+        self._held.append(Second(run_id=self._run_id, window=window, health=health))
         if delay_s > 0:
-            gevent.spawn_later(delay_s, self._send, message)
+            gevent.spawn_later(delay_s, self._send_held)
         else:
-            self._send(message)
+            self._send_held()
+
+    def _send_held(self) -> None:
+        while self._held:
+            self._send(self._held.popleft())
 
     def _health(self, second: int) -> WorkerSecond:
         recorder, receiver, sink = self._recorder, self._client.receiver, self._sink

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tokswarm.measure.histogram import BUCKET_COUNT, bucket_of
 from tokswarm.measure.record import Outcome
 from tokswarm.wire.answer import Answer, LiveRow
+from tokswarm.wire.chat_answer import ChatAnswer
+from tokswarm.wire.responses_answer import ResponsesAnswer
 
 CASES = pathlib.Path(__file__).parent / "answers"
 
@@ -23,7 +25,7 @@ def delta(finish: str | None = None, **parts: object) -> bytes:
 
 
 def read(*timed: tuple[int, bytes]) -> Answer:
-    answer = Answer(LiveRow())
+    answer = ChatAnswer(LiveRow())
     for at_ns, body in timed:
         answer.feed(body, at_ns, True)
     return answer
@@ -65,12 +67,11 @@ def test_usage_counts_once_wherever_it_stands() -> None:
         answer = read((1, delta(content="a")), (2, event(choices=[{"delta": {}}], usage=None)), (3, body))
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 3
-        assert answer.usage.prompt_tokens_details is not None
-        assert answer.usage.prompt_tokens_details.cached_tokens == 4
+        assert answer.usage.cached == 4
 
 
 def test_arrivals_of_one_read_are_merged_and_their_gaps_zero() -> None:
-    answer = Answer(live := LiveRow())
+    answer = ChatAnswer(live := LiveRow())
     answer.feed(delta(content="a"), 1_000_000, True)
     answer.feed(delta(content="b") + delta(content="c") + delta(content="d"), 5_000_000, True)
     assert answer.merged_arrivals == 2
@@ -81,7 +82,7 @@ def test_arrivals_of_one_read_are_merged_and_their_gaps_zero() -> None:
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=20))
 def test_gaps_fall_where_the_histogram_says(gaps: list[int]) -> None:
-    answer = Answer(live := LiveRow())
+    answer = ChatAnswer(live := LiveRow())
     at_ns = 0
     answer.feed(delta(content="a"), at_ns, True)
     want = [0] * BUCKET_COUNT
@@ -93,7 +94,7 @@ def test_gaps_fall_where_the_histogram_says(gaps: list[int]) -> None:
 
 
 def test_stamps_of_the_user_clock_are_counted() -> None:
-    answer = Answer(LiveRow())
+    answer = ChatAnswer(LiveRow())
     answer.feed(delta(content="a"), 1, False)
     answer.feed(delta(content="b"), 2, True)
     assert answer.unstamped_arrivals == 1
@@ -154,10 +155,101 @@ def test_done_counts_without_its_blank_line_at_the_end() -> None:
 def test_real_streams_of_vllm_are_read_whole_at_any_read_size(name: str) -> None:
     stream = (CASES / f"{name}.sse.txt").read_bytes()
     for size in (1, 7, 64, len(stream)):
-        answer = Answer(LiveRow())
+        answer = ChatAnswer(LiveRow())
         for at in range(0, len(stream), size):
             answer.feed(stream[at : at + size], at + 1, True)
         assert answer.done
         assert answer.error_outcome is None
         assert answer.usage is not None
         assert answer.usage.completion_tokens == len(answer.stamps_ns)
+
+
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+def test_a_real_responses_stream_of_vllm_is_read_whole(size: int) -> None:
+    stream = (CASES / "vllm-0.32.0-responses.sse.txt").read_bytes()
+    answer = ResponsesAnswer(LiveRow())
+    for at in range(0, len(stream), size):
+        answer.feed(stream[at : at + size], at + 1, True)
+    assert answer.done
+    assert len(answer.stamps_ns) == 2
+    assert answer.finish_reason == "max_output_tokens"
+    assert answer.usage is not None
+    assert (answer.usage.prompt, answer.usage.output, answer.usage.cached) == (9, 4, 0)
+    assert answer.queue_wait_ms == pytest.approx(0.0151, abs=0.0001)
+
+
+def test_continuous_usage_of_vllm_gives_the_tokens_of_each_arrival() -> None:
+    stream = (CASES / "vllm-0.32.0-chat-continuous-usage.sse.txt").read_bytes()
+    answer = ChatAnswer(LiveRow())
+    answer.feed(stream, 1, True)
+    counts = answer.counts()
+    assert counts is not None
+    assert answer.usage is not None
+    assert sum(counts) == answer.usage.output
+
+
+@pytest.mark.parametrize(
+    ("usage", "want"),
+    [
+        pytest.param({"prompt_tokens": 5, "prompt_cache_hit_tokens": 3}, (5, None, 3, None), id="deepseek"),
+        pytest.param({"input_tokens": 5, "cache_read_input_tokens": 2}, (5, None, 2, None), id="anthropic"),
+        pytest.param(
+            {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}},
+            (None, 9, None, 4),
+            id="reasoning",
+        ),
+        pytest.param({"prompt_tokens": 5, "prompt_tokens_details": None}, (5, None, None, None), id="no-details"),
+    ],
+)
+def test_usage_is_read_in_every_dialect(usage: dict[str, object], want: tuple[int | None, ...]) -> None:
+    answer = read((1, event(choices=[], usage=usage)))
+    got = answer.usage
+    assert got is not None
+    assert (got.prompt, got.output, got.cached, got.reasoning) == want
+
+
+def test_llama_cpp_timings_stand_in_for_usage() -> None:
+    answer = read((1, event(choices=[], timings={"cache_n": 10, "prompt_n": 5, "predicted_n": 7})))
+    assert answer.usage is not None
+    assert (answer.usage.prompt, answer.usage.cached, answer.usage.output) == (15, 10, 7)
+
+
+def test_groq_keeps_usage_elsewhere() -> None:
+    answer = read((1, event(choices=[], x_groq={"usage": {"prompt_tokens": 3, "completion_tokens": 2}})))
+    assert answer.usage is not None
+    assert answer.usage.output == 2
+
+
+def test_several_choices_are_arrivals_each() -> None:
+    both = [{"index": index, "delta": {"content": "a"}} for index in (0, 1)]
+    answer = read((5, event(choices=both)), (9, event(choices=both[1:])))
+    assert list(answer.stamps_ns) == [5, 5, 9]
+
+
+def test_responses_reasoning_is_a_token_but_no_output() -> None:
+    answer = ResponsesAnswer(LiveRow())
+    answer.feed(event(type="response.reasoning_text.delta", delta="hm"), 1, True)
+    answer.feed(event(type="response.output_text.delta", delta="a"), 2, True)
+    assert (answer.first_token_ns, answer.first_output_ns) == (1, 2)
+
+
+def test_a_failed_response_is_an_error_in_band() -> None:
+    answer = ResponsesAnswer(LiveRow())
+    body = event(type="response.failed", response={"status": "failed", "error": {"message": "boom"}})
+    answer.feed(body, 1, True)
+    assert (answer.error_outcome, answer.error) == (Outcome.IN_BAND_ERROR, "boom")
+
+
+def test_an_answer_in_one_piece_has_text_and_usage_but_no_arrivals() -> None:
+    answer = ChatAnswer(LiveRow())
+    answer.read_body(
+        msgspec.json.encode(
+            {
+                "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+                "metrics": {"queue_time_ms": 2.5},
+            }
+        )
+    )
+    assert (answer.has_text, answer.done, answer.finish_reason, answer.queue_wait_ms) == (True, True, "stop", 2.5)
+    assert not answer.stamps_ns

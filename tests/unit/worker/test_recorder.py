@@ -10,7 +10,9 @@ from tokswarm.measure.record import Outcome, RequestRecord, TokenSource
 from tokswarm.traffic.mix import Distribution, Limit, Output, Prompt, Slo, TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.traffic.units import Duration
-from tokswarm.wire.answer import Answer, CompletionTokensDetails, LiveRow, PromptTokensDetails, Usage
+from tokswarm.wire.answer import LiveRow
+from tokswarm.wire.chat_answer import ChatAnswer
+from tokswarm.wire.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from tokswarm.worker.recorder import Recorder, Sending, apportion, meets
 from tokswarm.worker.slots import SLOT_COUNT, Slots
 
@@ -32,7 +34,7 @@ class EndedExchange:
     """An exchange as the recorder finds it: over."""
 
     def __init__(self, live: LiveRow, *, outcome: Outcome = Outcome.OK, sent_ms: int = 100) -> None:
-        self.answer = Answer(live)
+        self.answer = ChatAnswer(live)
         self.outcome = outcome
         self.sent_ns = sent_ms * MS
         self.done_ns = self.sent_ns
