@@ -126,9 +126,8 @@ class TicketSource:
         else:
             group = draws.group.draw(rng)
             prefix_tokens = min(draws.prefix.tokens, tokens)
-            used = self._prefix_used.get((class_index, group), 0)
-            ideal = min(used, prefix_tokens)
-            self._prefix_used[class_index, group] = max(used, prefix_tokens)
+            ideal = min(self._known_prefix(class_index, group, draws.prefix.tokens), prefix_tokens)
+            self._prefix_used[class_index, group] = max(self._prefix_used.get((class_index, group), 0), prefix_tokens)
             prompt = self._writer.with_prefix(
                 tokens, key, prefix_tokens=draws.prefix.tokens, class_index=class_index, group=group
             )
@@ -141,6 +140,16 @@ class TicketSource:
             max_tokens=max_tokens,
             ideal_cached_tokens=ideal,
         )
+
+    def _known_prefix(self, class_index: int, group: int, tokens: int) -> int:
+        """How much of a group's prefix an unlimited cache has by now.
+
+        Somebody in the fleet pays for each group once. Workers do not hear of each other's requests, so
+        the group's number says whose first use it is; for all others the prefix counts as known.
+        """
+        if group % self._worker_count != self._worker_index:
+            return tokens
+        return self._prefix_used.get((class_index, group), 0)
 
 
 class _ClassDraws:

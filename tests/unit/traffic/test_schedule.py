@@ -129,7 +129,7 @@ def test_lengths_do_not_depend_on_the_content_seed_and_texts_do(sample_plan: Cal
         assert mine.prompt != theirs.prompt
 
 
-def test_the_ideal_cache_has_a_prefix_from_its_second_use_by_the_worker_on_in_any_stage(
+def test_the_ideal_cache_has_a_prefix_from_its_second_use_on_in_any_stage(
     sample_plan: Callable[..., Plan],
 ) -> None:
     plan = sample_plan(ClosedLoop(concurrency=1), ClosedLoop(concurrency=1))
@@ -169,3 +169,11 @@ def test_shares_of_a_concurrency_add_up_and_differ_by_one_at_most(total: int, wo
 def test_a_worker_outside_the_fleet_is_refused(sample_plan: Callable[..., Plan]) -> None:
     with pytest.raises(ValueError, match="worker_index is 2, expected 0 to 1"):
         TicketSource(sample_plan(ClosedLoop(concurrency=1)), 2, 2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_the_fleet_pays_for_each_group_once(sample_plan: Callable[..., Plan], workers: int) -> None:
+    parts = shares(sample_plan(ClosedLoop(concurrency=workers)), workers, limit=400)
+    chat = [ticket for part in parts for ticket in part if ticket.class_index == 0]
+    assert sum(ticket.ideal_cached_tokens == 0 for ticket in chat) == 5
+    assert {ticket.ideal_cached_tokens for ticket in chat} == {0, 40}
