@@ -6,6 +6,7 @@ Its index is (b << 6) + m, so indices grow with the value, merging is adding cou
 middle of a bucket is off by at most 1/128 of the value.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 Buckets = dict[int, int]
@@ -77,17 +78,20 @@ def total(buckets: Mapping[int, int]) -> int:
 
 
 def quantile_ms(buckets: Mapping[int, int], q: float) -> float | None:
-    """The q-quantile in ms, within 0.8 %; None when nothing was counted. ValueError if q is not in 0..1."""
+    """The q-quantile in ms by nearest rank, within 0.8 %; None when nothing was counted.
+
+    Nearest rank: the smallest value with at least the share q at or below it. ValueError if q is not in 0..1.
+    """
     if not 0 <= q <= 1:
         raise ValueError(f"q is {q!r}, expected 0 to 1")
     count = total(buckets)
     if count == 0:
         return None
-    rank = q * (count - 1)
+    rank = max(math.ceil(q * count), 1)
     seen = 0
     for index in sorted(buckets):
         seen += buckets[index]
-        if seen > rank:
+        if seen >= rank:
             return bucket_middle_ns(index) / 1e6
     raise AssertionError("a rank below the count is always reached")
 
