@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -281,3 +282,28 @@ def test_the_real_report_is_made_of_the_fetched_logs(fleet: Fleet) -> None:
 
 def stage_names(run_dir: Path) -> list[str]:
     return [stage["name"] for stage in json.loads((run_dir / "run.json").read_text())["stages"]]
+
+
+def test_a_worker_told_to_end_during_a_run_leaves_in_order_and_is_lost_with_that_reason(
+    fleet: Fleet, master: MasterProcess
+) -> None:
+    fleet.worker(master, "a")
+    leaver = fleet.worker(master, "b")
+    master.ask("ready", 2)
+    run_id = master.ask("start", mix(5))["run_id"]
+    time.sleep(2)
+    leaver.close()
+    assert leaver.process.returncode == 0
+    info = master.ask("wait", run_id, 30)
+    assert info["state"] == "finished"
+    [event] = [event for event in master.ask("run", run_id)["events"] if event[2] == "worker"]
+    assert event[4].startswith("the worker was told to end")
+    assert [worker["worker"] for worker in master.ask("workers")] == ["a"]
+
+
+def test_the_page_the_api_and_locusts_own_page_are_served(master: MasterProcess) -> None:
+    url = master.ask("url")
+    for path, word in (("", b"tokswarm"), ("api/v1/runs", b"["), ("locust/", b"Locust")):
+        with urllib.request.urlopen(url + path, timeout=10) as answer:
+            assert answer.status == 200
+            assert word in answer.read()

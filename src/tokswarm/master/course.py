@@ -54,6 +54,8 @@ STOP_DRAIN_S = 5.0
 """Whoever presses stop does not wait for a long answer to end."""
 FINAL_TIMEOUT_S = 60.0
 """A worker delivers what is left to the database before its last word."""
+STRAGGLERS_S = 1.0
+"""Workers spread their windows over half a second, so a last word may overtake one."""
 FETCH_TIMEOUT_S = 600.0
 FETCHES_AT_ONCE = 8
 TURN_S = 0.25
@@ -124,8 +126,10 @@ class Course:
         self._stop_asked: str | None = None
         self._watching = False
         self._windows_due = False
+        self._ending = False
         self._stage_times: list[StageTimes] = []
         self._lost: list[LostWorker] = []
+        self._told_to_stop = False
         self._told_again: set[str] = set()
         self._strays = 0
         self._error = ""
@@ -193,7 +197,7 @@ class Course:
                 or f"no answer to the plan from {', '.join(silent)} within {ACK_TIMEOUT_S:g} s; the run did not begin",
                 hint="look at the log of that worker; start again without it, or when it answers",
             )
-            self._tell_all(Stop(run_id=self._plan.run_id, drain_s=0, reason="the run did not begin"))
+            self._stop_all(drain_s=0, reason="the run did not begin")
             self.fail(str(refusal))
             raise refusal
 
@@ -223,10 +227,12 @@ class Course:
         stopped_by = self._stopped_by()
         if stopped_by != BY_PLAN and self.info.state is not RunState.STOPPING:
             self._enter(RunState.STOPPING)
-        self._tell_all(Stop(run_id=self._plan.run_id, drain_s=0, reason=stopped_by))
+        self._stop_all(drain_s=0, reason=stopped_by)
+        self._ending = True
         self._wait(lambda: not self._crew.without_final(), within_s=FINAL_TIMEOUT_S)
         for member in self._crew.without_final():
             self._lose(member, f"sent no last word within {FINAL_TIMEOUT_S:g} s")
+        self._wait(lambda: self._merge.missing == 0, within_s=STRAGGLERS_S)
         self._emit(self._merge.take_rest())
         self._fleet.end_load()
         self._ended_unix_ns = self._clock.unix_ns()
@@ -301,7 +307,7 @@ class Course:
     def _stop_stage(self, index: int, stage: PlannedStage) -> None:
         drain_s = min(stage.drain_s, STOP_DRAIN_S)
         self._enter(RunState.STOPPING)
-        self._tell_all(Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=self._stopped_by()))
+        self._stop_all(drain_s=drain_s, reason=self._stopped_by())
         self._wait(lambda: not self._crew.behind(index + 1), within_s=drain_s + STAGE_SLACK_S)
 
     # --- what comes from the workers --------------------------------------------------------------
@@ -327,8 +333,9 @@ class Course:
         if self._watching:
             for member in self._crew.silent(now_s=now_s, windows_due=self._windows_due):
                 self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
-        expected = [member.worker for member in self._crew.without_final()]
-        self._emit(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
+        if not (self._ending and self._merge.missing):
+            expected = [member.worker for member in self._crew.without_final()]
+            self._emit(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
         self._say_database_trouble("the master", self._journal.database_error)
         if self._fetches is not None:
             self._ask(self._fetches.overdue(now_s=now_s))
@@ -383,12 +390,11 @@ class Course:
 
     def _take_final(self, member: Member, final: Final) -> None:
         member.final = final
-        if self._windows_due and member.stages_done < len(self._stage_times):
-            self._lose(member, final.error or "ended before its stage did")
+        member.in_flight = 0  # whatever was open is in its log, as aborted
+        if not self._told_to_stop:
+            self._lose(member, final.error or "ended before the run did")
         elif final.error:
             self._note(f"worker {member.worker}: {final.error}")
-        if not member.gone:
-            member.in_flight = 0
 
     def _take_chunk(self, worker: str, chunk: Chunk, now_s: float) -> None:
         if self._fetches is not None:
@@ -519,9 +525,10 @@ class Course:
             if member.ack is not None and member.ack.error
         ]
 
-    def _tell_all(self, message: Message) -> None:
+    def _stop_all(self, *, drain_s: float, reason: str) -> None:
+        self._told_to_stop = True
         for member in self._crew.present():
-            self._fleet.send(member.worker, message)
+            self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=reason))
 
     def _emit(self, rows: list[FleetSecond]) -> None:
         if not rows:

@@ -7,7 +7,7 @@ the record logs have it for the report.
 
 from collections.abc import Collection, Iterable
 
-from tokswarm.measure.histogram import Buckets, mean_ms, merge, quantile_ms
+from tokswarm.measure.histogram import mean_ms, quantile_ms
 from tokswarm.measure.window import ALL_CLASSES, FleetSecond, Window, WindowRow
 
 PATIENCE_S = 2.5
@@ -20,7 +20,7 @@ class WindowMerge:
     def __init__(self, *, limited_classes: Collection[str] = ()) -> None:
         """`limited_classes`: those with service-level objectives; the others have no goodput."""
         self._limited = frozenset(limited_classes)
-        self._open: dict[int, list[Window]] = {}
+        self._open: dict[int, Cells] = {}
         self._newest: dict[str, int] = {}
         self._next_sequence: dict[str, int] = {}
         self._closed_to: int | None = None
@@ -41,7 +41,8 @@ class WindowMerge:
         if self._closed_to is not None and window.second_unix <= self._closed_to:
             self.late += 1
         else:
-            self._open.setdefault(window.second_unix, []).append(window)
+            # Added as it comes, not at the close: the master's loop is never held up by all windows at once.
+            _add(self._open.setdefault(window.second_unix, {}), window)
 
     def take(self, *, now_unix_s: float, workers: Collection[str]) -> list[FleetSecond]:
         """Close what is complete or overdue; `workers` are those still expected to deliver."""
@@ -51,7 +52,7 @@ class WindowMerge:
             overdue = now_unix_s >= second + 1 + PATIENCE_S
             if not (complete or overdue):
                 break
-            closed += fleet_seconds(second, self._open.pop(second), self._limited)
+            closed += _close(second, self._open.pop(second), self._limited)
             self._closed_to = second
         return closed
 
@@ -59,81 +60,107 @@ class WindowMerge:
         """Close everything: no worker will deliver any more."""
         closed: list[FleetSecond] = []
         for second in sorted(self._open):
-            closed += fleet_seconds(second, self._open.pop(second), self._limited)
+            closed += _close(second, self._open.pop(second), self._limited)
             self._closed_to = second
         return closed
 
 
+class _Cell:
+    """The sum of the rows of one stage and class in one second, and whose they are."""
+
+    __slots__ = ("sum", "workers")
+
+    def __init__(self, stage: str, class_name: str) -> None:
+        self.sum = WindowRow(class_name=class_name, stage=stage)
+        self.workers: set[str] = set()
+
+    def add(self, row: WindowRow) -> None:
+        whole = self.sum
+        for name in _COUNTS:
+            setattr(whole, name, getattr(whole, name) + getattr(row, name))
+        for name in _TALLIES:
+            tally = getattr(whole, name)
+            for key, count in getattr(row, name).items():
+                tally[key] = tally.get(key, 0) + count
+
+
+Cells = dict[tuple[str, str], _Cell]
+"""By stage and class."""
+
+_TALLIES = ("finished", "ttft", "itl", "e2e", "queue_wait", "schedule_lag")
+_COUNTS = tuple(name for name in WindowRow.__struct_fields__ if name not in (*_TALLIES, "class_name", "stage"))
+
+
 def fleet_seconds(second_unix: int, windows: Iterable[Window], limited: Collection[str]) -> list[FleetSecond]:
     """One row per stage and class, and one per stage for all classes together."""
-    cells: dict[tuple[str, str], list[tuple[str, WindowRow]]] = {}
+    cells: Cells = {}
     for window in windows:
-        for row in window.rows:
-            for class_name in (row.class_name, ALL_CLASSES):
-                cells.setdefault((row.stage, class_name), []).append((window.worker, row))
+        _add(cells, window)
+    return _close(second_unix, cells, limited)
+
+
+def _add(cells: Cells, window: Window) -> None:
+    for row in window.rows:
+        place = (row.stage, row.class_name)
+        cell = cells.get(place)
+        if cell is None:
+            cell = cells[place] = _Cell(*place)
+        cell.add(row)
+        cell.workers.add(window.worker)
+
+
+def _close(second_unix: int, cells: Cells, limited: Collection[str]) -> list[FleetSecond]:
+    whole: Cells = {}
+    for (stage, _), cell in cells.items():
+        place = (stage, ALL_CLASSES)
+        if place not in whole:
+            whole[place] = _Cell(*place)
+        whole[place].add(cell.sum)
+        whole[place].workers |= cell.workers
     return [
         _fleet_second(
             second_unix,
-            stage=stage,
-            class_name=class_name,
-            workers=len({worker for worker, _ in cell}),
-            rows=[row for _, row in cell],
+            cell,
             limited=bool(limited) if class_name == ALL_CLASSES else class_name in limited,
         )
-        for (stage, class_name), cell in sorted(cells.items())
+        for (_, class_name), cell in sorted((cells | whole).items())
     ]
 
 
-def _fleet_second(
-    second_unix: int, *, stage: str, class_name: str, workers: int, rows: list[WindowRow], limited: bool
-) -> FleetSecond:
-    finished: dict[str, int] = {}
-    for row in rows:
-        for outcome, count in row.finished.items():
-            finished[outcome] = finished.get(outcome, 0) + count
-    slo_met = sum(row.slo_met for row in rows)
-    cache_known = sum(row.cache_known_prompt_tokens for row in rows)
-    ttft = merge(row.ttft for row in rows)
-    itl = merge(row.itl for row in rows)
-    e2e = merge(row.e2e for row in rows)
-    queue_wait = merge(row.queue_wait for row in rows)
+def _fleet_second(second_unix: int, cell: _Cell, *, limited: bool) -> FleetSecond:
+    row = cell.sum
     return FleetSecond(
         second_unix=second_unix,
-        class_name=class_name,
-        stage=stage,
-        workers=workers,
-        output_tok_per_s=sum(row.output_tokens for row in rows),
-        prompt_tok_per_s=sum(row.prompt_tokens for row in rows),
-        offered_per_s=sum(row.offered for row in rows),
-        started_per_s=sum(row.started for row in rows),
-        finished=finished,
-        in_flight=sum(row.in_flight for row in rows),
-        dropped=sum(row.dropped for row in rows),
-        late=sum(row.late for row in rows),
-        goodput_per_s=slo_met if limited else None,
-        goodput_ratio=_share(slo_met, sum(row.slo_known for row in rows)),
-        cached_ratio=_share(sum(row.cached_tokens for row in rows), cache_known),
-        ideal_cached_ratio=_share(sum(row.ideal_cached_tokens for row in rows), cache_known),
-        ttft_p50_ms=quantile_ms(ttft, 0.5),
-        ttft_p90_ms=quantile_ms(ttft, 0.9),
-        ttft_p99_ms=quantile_ms(ttft, 0.99),
-        itl_p50_ms=quantile_ms(itl, 0.5),
-        itl_p90_ms=quantile_ms(itl, 0.9),
-        itl_p99_ms=quantile_ms(itl, 0.99),
-        e2e_p50_ms=quantile_ms(e2e, 0.5),
-        e2e_p90_ms=quantile_ms(e2e, 0.9),
-        e2e_p99_ms=quantile_ms(e2e, 0.99),
-        e2e_mean_ms=mean_ms(e2e),
-        queue_wait_p50_ms=quantile_ms(queue_wait, 0.5),
-        queue_wait_p90_ms=quantile_ms(queue_wait, 0.9),
-        queue_wait_p99_ms=quantile_ms(queue_wait, 0.99),
-        schedule_lag_p99_ms=_schedule_lag_p99_ms(rows),
+        class_name=row.class_name,
+        stage=row.stage,
+        workers=len(cell.workers),
+        output_tok_per_s=row.output_tokens,
+        prompt_tok_per_s=row.prompt_tokens,
+        offered_per_s=row.offered,
+        started_per_s=row.started,
+        finished=row.finished,
+        in_flight=row.in_flight,
+        dropped=row.dropped,
+        late=row.late,
+        goodput_per_s=row.slo_met if limited else None,
+        goodput_ratio=_share(row.slo_met, row.slo_known),
+        cached_ratio=_share(row.cached_tokens, row.cache_known_prompt_tokens),
+        ideal_cached_ratio=_share(row.ideal_cached_tokens, row.cache_known_prompt_tokens),
+        ttft_p50_ms=quantile_ms(row.ttft, 0.5),
+        ttft_p90_ms=quantile_ms(row.ttft, 0.9),
+        ttft_p99_ms=quantile_ms(row.ttft, 0.99),
+        itl_p50_ms=quantile_ms(row.itl, 0.5),
+        itl_p90_ms=quantile_ms(row.itl, 0.9),
+        itl_p99_ms=quantile_ms(row.itl, 0.99),
+        e2e_p50_ms=quantile_ms(row.e2e, 0.5),
+        e2e_p90_ms=quantile_ms(row.e2e, 0.9),
+        e2e_p99_ms=quantile_ms(row.e2e, 0.99),
+        e2e_mean_ms=mean_ms(row.e2e),
+        queue_wait_p50_ms=quantile_ms(row.queue_wait, 0.5),
+        queue_wait_p90_ms=quantile_ms(row.queue_wait, 0.9),
+        queue_wait_p99_ms=quantile_ms(row.queue_wait, 0.99),
+        schedule_lag_p99_ms=quantile_ms(row.schedule_lag, 0.99),
     )
-
-
-def _schedule_lag_p99_ms(rows: list[WindowRow]) -> float | None:
-    lags: Buckets = merge(row.schedule_lag for row in rows)
-    return quantile_ms(lags, 0.99)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from virtual_fleet import EPOCH_UNIX_S, Stand, VirtualFleet, stage
+from virtual_fleet import EPOCH_UNIX_S, Stand, VirtualFleet, health, stage
 
 from tokswarm.errors import FleetError, TokswarmError
 from tokswarm.insight.run_file import RunFile
 from tokswarm.master.log_fetch import PIECE_BYTES
+from tokswarm.measure.window import Window, WindowRow
 from tokswarm.traffic.units import dec_hook
-from tokswarm.worker.messages import Fetch, PlanMessage, StageGo, Stop
+from tokswarm.worker.messages import Fetch, PlanMessage, Second, StageGo, Stop
 
 
 def run_file(stand: Stand) -> RunFile:
@@ -298,3 +299,52 @@ def test_a_worker_lost_by_silence_that_speaks_again_is_told_to_stop_and_its_log_
     assert any(isinstance(m, Stop) and m.reason == "lost, then heard again" for m in paused.received)
     assert (stand.run_dir / "logs" / "b.log").read_bytes() == paused.log
     assert [lost.worker for lost in run_file(stand).lost_workers] == ["b"]
+
+
+def test_a_window_that_the_last_word_overtook_is_waited_for(tmp_path: Path) -> None:
+    fleet = VirtualFleet("a")
+    worker = fleet.members["a"]
+    stand = Stand(tmp_path, fleet, stage("s1"))
+    finish = worker._finish
+
+    def finish_ahead() -> None:
+        last = worker._sequence
+        overtaken, newest = (
+            Second(
+                run_id=worker.run_id,
+                window=Window(
+                    worker="a",
+                    second_unix=EPOCH_UNIX_S + 100 + place,
+                    sequence=last + place,
+                    rows=[WindowRow(class_name="chat", stage="s1", output_tokens=1000 + place)],
+                ),
+                health=health("a", EPOCH_UNIX_S + 100 + place),
+            )
+            for place in (0, 1)
+        )
+        worker.say(newest)
+        finish()
+        fleet.clock.at(0.4, lambda: worker.say(overtaken))
+
+    worker._finish = finish_ahead  # type: ignore[method-assign]
+    info = stand.run()
+    assert [row.output_tok_per_s for row in stand.journal.rows if row.class_name == "_all"][-2:] == [1000, 1001]
+    assert info.notes == ("found by the preflight",)
+
+
+def test_a_worker_that_leaves_after_cutting_its_stage_short_has_no_part_in_the_next(tmp_path: Path) -> None:
+    fleet = VirtualFleet("a", "b")
+    leaver = fleet.members["b"]
+    leaver.final_error = "the worker was told to end"
+
+    def leave() -> None:
+        leaver._end_stage(0)
+        leaver._finish()
+
+    fleet.clock.at(3, leave)
+    stand = Stand(tmp_path, fleet, stage("s1", 10.0), stage("s2"))
+    info = stand.run()
+    assert (info.state, info.stages_done) == ("finished", 2)
+    assert [m.index for m in leaver.received if isinstance(m, StageGo)] == [0]
+    assert [(lost.worker, lost.in_flight) for lost in run_file(stand).lost_workers] == [("b", 0)]
+    assert stand.journal.titles("worker") == ["worker b lost"]
