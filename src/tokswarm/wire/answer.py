@@ -5,6 +5,7 @@ role-only and empty deltas are none. The stamp of an arrival is that of the read
 """
 
 from array import array
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,9 @@ from tokswarm.measure.histogram import Histogram, bucket_of
 from tokswarm.measure.record import Outcome
 from tokswarm.wire.sse import EventSplitter
 from tokswarm.wire.usage import ServerTimes, Usage
+
+BAD_REQUEST, TOO_MANY_REQUESTS = 400, 429
+SERVED_BY_HEADERS = ("x-inference-pod", "x-served-by", "x-litellm-model-api-base", "x-replica")
 
 
 class LiveRow:
@@ -132,6 +136,34 @@ class Answer:
     def _fail(self, outcome: Outcome, text: str) -> None:
         if self.error_outcome is None:
             self.error_outcome, self.error = outcome, text
+
+
+def judge_answer(answer: Answer) -> tuple[Outcome, str | None]:
+    """How a 200 ended, once its body has."""
+    if answer.error_outcome is not None:
+        return answer.error_outcome, answer.error
+    if not answer.done and answer.finish_reason is None:
+        return Outcome.TRUNCATED, "the stream ended without finish_reason and without [DONE]"
+    if not (answer.stamps_ns or answer.has_text or (answer.usage is not None and answer.usage.output)):
+        return Outcome.EMPTY, "the answer has no token"
+    return Outcome.OK, None
+
+
+def judge_refusal(status: int, body: bytes) -> tuple[Outcome, str]:
+    """How a request ended that was answered with another status."""
+    text = error_text(body)
+    if status == TOO_MANY_REQUESTS:
+        outcome = Outcome.RATE_LIMITED
+    elif status == BAD_REQUEST and is_context_error(text):
+        outcome = Outcome.CONTEXT_LENGTH
+    else:
+        outcome = Outcome.HTTP_ERROR
+    return outcome, f"HTTP {status}: {text}"
+
+
+def served_by(headers: Mapping[str, str]) -> str | None:
+    """The replica or provider that a response's headers (names in lower case) name; None when none does."""
+    return next((headers[name] for name in SERVED_BY_HEADERS if name in headers), None)
 
 
 def is_context_error(text: str) -> bool:

@@ -73,6 +73,19 @@ class LoadClient:
         guard.kill(block=False)
         return exchange
 
+    def defer(self, action: Callable[[], None]) -> None:
+        """Run this soon, in the loop's slices."""
+        self.receiver.defer(action)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run this after a delay."""
+        self.receiver.later(delay_s, action)
+
+    @property
+    def reads(self) -> int:
+        """Socket reads so far."""
+        return self.receiver.reads
+
     def abort_all(self, reason: str) -> int:
         """Give up everything under way; how many that were."""
         open_now = list(self._open)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tokswarm.measure.record import Outcome
 from tokswarm.redact import redact
-from tokswarm.wire.answer import Answer, error_text, is_context_error
+from tokswarm.wire.answer import Answer, judge_answer, judge_refusal, served_by
 from tokswarm.wire.connection import Connection, ConnectionPool, TunnelRefusedError
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
@@ -23,8 +23,6 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BODY_BYTES = 64 * 1024
 LINGER_S = 0.02
 """How long a connection may take to end its response after `[DONE]` and still be kept."""
-
-SERVED_BY_HEADERS = ("x-inference-pod", "x-served-by", "x-litellm-model-api-base", "x-replica")
 
 
 class Deadlines:
@@ -142,8 +140,7 @@ class Exchange:
     @property
     def served_by(self) -> str | None:
         """Who answered, where a header says so."""
-        headers = self._parser.headers
-        return next((headers[name] for name in SERVED_BY_HEADERS if name in headers), None)
+        return served_by(self._parser.headers)
 
     def begin(self, *, fresh: bool) -> None:
         """Send the request, on a kept connection unless `fresh`. Never raises; failures end the exchange."""
@@ -334,28 +331,10 @@ class Exchange:
             self.answer.read_body(self.raw_body)
             self._judge_answer(keep=keep)
         else:
-            self._judge_refusal(keep=keep)
+            self._end(*judge_refusal(self._parser.status or 0, self.raw_body), keep=keep)
 
     def _judge_answer(self, *, keep: bool) -> None:
-        answer = self.answer
-        if answer.error_outcome is not None:
-            self._end(answer.error_outcome, answer.error, keep=keep)
-        elif not answer.done and answer.finish_reason is None:
-            self._end(Outcome.TRUNCATED, "the stream ended without finish_reason and without [DONE]", keep=keep)
-        elif not (answer.stamps_ns or answer.has_text or (answer.usage is not None and answer.usage.output)):
-            self._end(Outcome.EMPTY, "the answer has no token", keep=keep)
-        else:
-            self._end(Outcome.OK, None, keep=keep)
-
-    def _judge_refusal(self, *, keep: bool) -> None:
-        text = error_text(self.raw_body)
-        if self._parser.status == 429:
-            outcome = Outcome.RATE_LIMITED
-        elif self._parser.status == 400 and is_context_error(text):
-            outcome = Outcome.CONTEXT_LENGTH
-        else:
-            outcome = Outcome.HTTP_ERROR
-        self._end(outcome, f"HTTP {self._parser.status}: {text}", keep=keep)
+        self._end(*judge_answer(self.answer), keep=keep)
 
     def _eof(self, at_ns: int) -> None:
         if self._parser.feed_eof():

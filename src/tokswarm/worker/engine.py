@@ -103,7 +103,7 @@ class Engine:
     def _run_users(self, load: ClosedLoop, stop_ns: int) -> None:
         users = concurrency_share(load.concurrency, self._shard.worker_index, self._shard.worker_count)
         for _ in range(users):
-            self._client.receiver.defer(self._next_of_user)
+            self._client.defer(self._next_of_user)
         self._sleep_until(stop_ns)
 
     def _next_of_user(self) -> None:
@@ -147,7 +147,7 @@ class Engine:
             self._idle.set()
         if self._closed and self._sending:
             if exchange.headers_ns is None and exchange.outcome is not Outcome.TIMEOUT:
-                self._client.receiver.later(FAILURE_PAUSE_S, self._next_of_user)
+                self._client.later(FAILURE_PAUSE_S, self._next_of_user)
             else:
                 self._next_of_user()
 

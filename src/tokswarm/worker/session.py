@@ -179,11 +179,11 @@ class WorkerRun:
             self._send(self._held.popleft())
 
     def _health(self, second: int) -> WorkerSecond:
-        recorder, receiver, sink = self._recorder, self._client.receiver, self._sink
+        recorder, sink = self._recorder, self._sink
         lag_p99_ms, lag_max_ms = self._probe.take()
         schedule_lag_p99_ms = quantile_ms(recorder.lag_ns, 0.99)
         recorder.lag_ns = {}
-        reads, merged, unstamped = receiver.reads, recorder.merged_arrivals, recorder.unstamped_arrivals
+        reads, merged, unstamped = self._client.reads, recorder.merged_arrivals, recorder.unstamped_arrivals
         health = WorkerSecond(
             worker=self._worker,
             second_unix=second,

@@ -13,7 +13,8 @@ from tokswarm.traffic.units import Duration
 from tokswarm.wire.answer import LiveRow
 from tokswarm.wire.chat_answer import ChatAnswer
 from tokswarm.wire.usage import CompletionTokensDetails, PromptTokensDetails, Usage
-from tokswarm.worker.recorder import Recorder, Sending, apportion, meets
+from tokswarm.worker.record_of import apportion, meets
+from tokswarm.worker.recorder import Recorder, Sending
 from tokswarm.worker.slots import SLOT_COUNT, Slots
 
 MS = 1_000_000
