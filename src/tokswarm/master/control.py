@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import gevent
 import msgspec
+from gevent.event import Event as _Event
 
 from tokswarm.errors import BusyError, ConfigError, FleetError, TokswarmError
 from tokswarm.master.clock import Clock
@@ -97,6 +98,8 @@ class RunControl:
         self._course: Course | None = None
         self._last: RunInfo | None = None
         self._driver: gevent.Greenlet | None = None
+        self._idle = _Event()
+        self._idle.set()
         self._ticker: gevent.Greenlet | None = None
         self._new_seconds: list[FleetSecond] = []
         self._new_events: deque[Event] = deque(maxlen=TICK_EVENTS)
@@ -117,8 +120,9 @@ class RunControl:
     def close(self, *, timeout_s: float) -> None:
         """Stop a run under way, wait for it in bounded time, end the ticks. May be called again."""
         self.end(stopped_by=BY_USER)
+        self._idle.wait(timeout_s)
         if self._driver is not None:
-            self._driver.join(timeout_s)
+            self._driver.kill()
         if self._ticker is not None:
             self._ticker.kill()
         self._live.close()
@@ -142,8 +146,12 @@ class RunControl:
             going_on = self._course.info.run_id if self._course is not None else "another one is just starting"
             raise BusyError(f"a run is going on ({going_on})", hint="stop it, or wait for its end")
         self._starting = True
+        self._idle.clear()
         try:
             course = self._prepare(request, mix_dir or self._options.mixes_dir)
+        except BaseException:
+            self._idle.set()
+            raise
         finally:
             self._starting = False
         self._course = course
@@ -153,7 +161,7 @@ class RunControl:
             course.gather()
         except BaseException as error:
             course.fail(str(error))
-            self._course = None
+            self._rest(course)
             raise
         self._driver = gevent.spawn(self._drive, course)
         return course.info
@@ -167,8 +175,8 @@ class RunControl:
 
     def wait(self, run_id: str, *, timeout_s: float | None = None) -> RunInfo:
         """Wait for a run to be over (or the timeout); its state then. UnknownRunError."""
-        if self._course is not None and self._course.info.run_id == run_id and self._driver is not None:
-            self._driver.join(timeout_s)
+        if self._course is not None and self._course.info.run_id == run_id:
+            self._idle.wait(timeout_s)
         return self.info(run_id)
 
     def active(self) -> RunInfo | None:
@@ -305,8 +313,13 @@ class RunControl:
         try:
             self._drive_to_the_end(course)
         finally:
-            self._last = course.info
-            self._course = None
+            self._rest(course)
+
+    def _rest(self, course: Course) -> None:
+        """The run is over: another may start."""
+        self._last = course.info
+        self._course = None
+        self._idle.set()
 
     def _drive_to_the_end(self, course: Course) -> None:
         try:

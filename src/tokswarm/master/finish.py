@@ -5,6 +5,7 @@ own process it would stall the fleet. Run by hand: `python -m tokswarm.master.fi
 """
 
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import msgspec
 from gevent import subprocess
 
 from tokswarm.errors import TokswarmError
+
+_log = logging.getLogger(__name__)
 
 TIMEOUT_S = 900.0
 NICENESS = 10
@@ -67,7 +70,9 @@ def finish_in_child(run_dir: Path) -> dict[str, Any]:
             child.kill()
             child.wait()
     if child.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        said = errors.decode(errors="replace").strip()
+        _log.warning("the report of %s could not be made:\n%s", run_dir, said)
+        last = said.splitlines()[-1:] or [f"exit code {child.returncode}"]
         raise TokswarmError(f"the report of {run_dir} could not be made: {last[0]}", hint=hint)
     return read_summary(run_dir)
 

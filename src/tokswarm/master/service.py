@@ -155,10 +155,10 @@ class Service:
 
     def stop(self) -> None:
         """End everything, a run under way first. May be called again."""
+        self.control.close(timeout_s=WIND_DOWN_TIMEOUT_S)
         if self._web is not None:
             self._web.stop(timeout=1)
             self._web = None
-        self.control.close(timeout_s=WIND_DOWN_TIMEOUT_S)
         if self.local is not None:
             self.local.stop()
         self.fleet.close()

@@ -268,6 +268,15 @@ def test_a_master_that_ends_stops_its_run_and_takes_no_other(desk: Desk) -> None
         desk.control.start(StartRequest(mix="chat"))
 
 
+def test_closing_waits_for_a_run_that_is_still_preparing(desk: Desk) -> None:
+    desk.on_preflight = lambda: gevent.sleep(0.05)
+    start = gevent.spawn(desk.control.start, StartRequest(mix="chat"))
+    gevent.sleep(0.01)
+    desk.control.close(timeout_s=5)
+    assert start.ready()
+    assert [info.state for info in desk.control.runs()] == ["finished"]
+
+
 def test_a_run_the_last_master_left_is_failed_when_the_next_one_opens(desk: Desk) -> None:
     left = RunInfo(
         run_id="r0", state=RunState.RUNNING, mix_name="m", base_url="", model="", started_unix_ns=1, run_dir="/nowhere"
