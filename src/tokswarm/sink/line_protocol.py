@@ -142,6 +142,7 @@ class LineFormatter:
         self._prefixes: dict[tuple[str, ...], bytes] = {}
         self._done_tick_by_slot: dict[int, int] = {}
         self._newest_event: dict[str, int] = {}
+        self._begun_events: dict[tuple[str, int, str], int] = {}
         self._values_dropped = 0
         self._texts_shortened = 0
         self._packs_dropped = 0
@@ -251,12 +252,22 @@ class LineFormatter:
         return self._line(prefix, b",".join(fields), window.second_unix * 1_000_000_000)
 
     def _event(self, event: Event) -> bytes:
+        unix_ns = self._event_stamp(event)
+        return self._line(self._prefix(schema.EVENT, self._run_id, event.kind), self._fields(_EVENT, event), unix_ns)
+
+    def _event_stamp(self, event: Event) -> int:
+        """Where the point of an event goes: one that is given again with its end replaces itself."""
+        identity = (event.kind, event.unix_ns, event.title)
+        if event.end_unix_ns is not None and identity in self._begun_events:
+            return self._begun_events.pop(identity)
         unix_ns = event.unix_ns
         newest = self._newest_event.get(event.kind)
         if newest is not None and newest - 1000 < unix_ns <= newest:
             unix_ns = newest + 1  # two of a kind at one moment, as when two workers are lost together
         self._newest_event[event.kind] = unix_ns
-        return self._line(self._prefix(schema.EVENT, self._run_id, event.kind), self._fields(_EVENT, event), unix_ns)
+        if event.end_unix_ns is None:
+            self._begun_events[identity] = unix_ns
+        return unix_ns
 
     def _prefix(self, measurement: Measurement, *values: str) -> bytes:
         key = (measurement.name, *values)

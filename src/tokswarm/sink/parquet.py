@@ -196,7 +196,10 @@ def write_parquet(log_paths: Iterable[Path], out_dir: Path) -> LogCounts:
     workers, fleet = requests.worker_seconds.frame(), requests.fleet_seconds.frame()
     _replace(out_dir / "workers.parquet", lambda path: workers.write_parquet(path, **_PARQUET))
     _replace(out_dir / "fleet.parquet", lambda path: fleet.write_parquet(path, **_PARQUET))
-    events = sorted(requests.events, key=lambda event: event.unix_ns)
+    newest = {
+        (event.unix_ns, event.kind, event.title): event for event in requests.events
+    }  # with its end, if it has one
+    events = sorted(newest.values(), key=lambda event: event.unix_ns)
     encoded = msgspec.json.format(msgspec.json.encode([msgspec.structs.asdict(event) for event in events]))
     _replace(out_dir / "events.json", lambda path: path.write_bytes(encoded))
     return requests.counts

@@ -400,6 +400,14 @@ def test_a_fleet_second_a_worker_second_and_an_event_follow_the_schema() -> None
     ]
 
 
+def test_an_event_that_is_given_again_with_its_end_replaces_itself() -> None:
+    formatter = LineFormatter(run_id="r", worker="master")
+    first, second = (Event(unix_ns=10**18, kind="stage", title=title, text="") for title in ("c4", "c8"))
+    ended = [msgspec.structs.replace(event, end_unix_ns=10**18 + 5) for event in (first, second)]
+    times = [parse(line)[3] for event in (first, second, *ended) for line in formatter.lines(event)]
+    assert times == [10**18, 10**18 + 1, 10**18, 10**18 + 1]
+
+
 def test_events_of_one_kind_at_one_moment_stay_apart() -> None:
     formatter = LineFormatter(run_id="run-1", worker="master")
     event = Event(unix_ns=10**18, kind="worker-lost", title="w1", text="")

@@ -129,12 +129,13 @@ def test_requests_keep_their_fields_and_gain_what_follows_from_them(tmp_path: Pa
 
 
 def test_seconds_and_events_have_tables_of_their_own(tmp_path: Path) -> None:
-    late = Event(unix_ns=2, kind="stage", title="b", text="", end_unix_ns=9)
+    begun = Event(unix_ns=2, kind="stage", title="b", text="")
+    late = msgspec.structs.replace(begun, end_unix_ns=9)  # the same, once its end was known
     early = Event(unix_ns=1, kind="run", title="a", text="t")
     window = Window(worker="w0", second_unix=1, sequence=0, rows=[])
-    log = write(tmp_path / "w0.log", [SECOND, FLEET, late, early, window], "w0")
+    log = write(tmp_path / "w0.log", [SECOND, FLEET, begun, late, early, window], "w0")
     counts = write_parquet([log], tmp_path)
-    assert counts == LogCounts(windows=1, worker_seconds=1, fleet_seconds=1, events=2)
+    assert counts == LogCounts(windows=1, worker_seconds=1, fleet_seconds=1, events=3)
     [worker] = pl.read_parquet(tmp_path / "workers.parquet").to_dicts()
     assert worker == msgspec.structs.asdict(SECOND)
     [fleet] = pl.read_parquet(tmp_path / "fleet.parquet").to_dicts()
