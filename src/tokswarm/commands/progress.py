@@ -48,7 +48,7 @@ class Progress:
             elif time.monotonic() >= next_line_s or tick.run.stage not in self._stages_told:
                 next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
                 self._stages_told.add(tick.run.stage)
-                self._console.print(Text(status_line(tick)))
+                self._console.print(Text(status_line(tick)), soft_wrap=True)
 
 
 def status_line(tick: LiveTick) -> str:

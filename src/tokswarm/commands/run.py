@@ -20,6 +20,7 @@ from tokswarm.insight.verdict import State
 from tokswarm.master.run import RunInfo, RunState, StartRequest
 from tokswarm.master.service import Service, ServiceSettings
 from tokswarm.resources import resource_dir
+from tokswarm.traffic.mixfile import load_mix
 
 EXIT_INVALID_RUN = 4
 EXIT_ABORTED = 5
@@ -66,6 +67,7 @@ def run(
 ) -> int:
     """Run a MIX (a file, or the name of one that ships) on local workers, without a page; report at the end."""
     path = mix_path(mix)
+    load_mix(path, os.environ)  # its mistakes are said with the file's name, before anything is started
     request = StartRequest(mix_yaml=path.read_text(encoding="utf-8"), base_url=base_url, model=model)
     settings = ServiceSettings(
         data_dir=data_dir,
@@ -150,11 +152,18 @@ def _carry_out(settings: ServiceSettings, request: StartRequest, mix_dir: Path) 
             console.print(f"page: {service.web_url}", highlight=False)
         service.wait_ready(settings.local_workers)
         started = service.control.start(request, mix_dir=mix_dir)
-        console.print(f"run {started.run_id}: {started.mix_name} against {started.base_url}", highlight=False)
-        for note in started.notes:
-            console.print(f"note: {note}", highlight=False)
+        what = f"run {started.run_id}: {started.mix_name} against {started.base_url}"
+        console.print(what, highlight=False, soft_wrap=True)
+        _print_notes(console, started.notes)
         with Progress(service.control, console):
-            return service.control.wait(started.run_id), service.web_url
+            info = service.control.wait(started.run_id)
+        _print_notes(console, tuple(note for note in info.notes if note not in started.notes))
+        return info, service.web_url
+
+
+def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
