@@ -1,12 +1,12 @@
 """Every query of every board, filled in as Grafana does, asked of a real influxd; the real formatter wrote the data."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from board_data import CLASSES, STAGE_S, STAGES, WORKERS, Run, lines
+from board_queries import BOARDS, PANELS, Ask, choices_of, values_of
 from databases import influxd
 from grafana_macros import (
     AllValues,
@@ -19,25 +19,11 @@ from grafana_macros import (
     targets,
 )
 
-from tokswarm.resources import resource_dir
-
-BOARDS = {
-    path.name: json.loads(path.read_text(encoding="utf-8"))
-    for path in sorted(resource_dir("dashboards").glob("*.json"))
-}
 _NOW_S = int(time.time())
 OLD = Run("20261202-080000-demo-aaaa", _NOW_S - 600)
 NEW = Run("20261202-083000-demo-bbbb", _NOW_S - 120)
 SPAN = TimeRange((NEW.start_s - 60) * 1000, (NEW.start_s + 100) * 1000)
 LONG = TimeRange((OLD.start_s - 60) * 1000, (NEW.start_s + 100) * 1000)
-PANELS = [
-    pytest.param(panel, target, id=f"{name}: {panel['title']} {target['refId']}")
-    for name, board in BOARDS.items()
-    for panel in board["panels"]
-    for target in targets(panel)
-]
-
-Ask = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -48,32 +34,15 @@ def ask() -> Iterator[Ask]:
         yield server.query
 
 
-def choices_of(board: dict[str, Any], ask: Ask, span: TimeRange = SPAN) -> dict[str, Choice]:
-    """What stands in the board's variables when it is opened and nothing is clicked."""
-    chosen: dict[str, Choice] = {}
-    for variable in board["templating"]["list"]:
-        if variable["type"] != "query":
-            continue
-        rows = [value for series in ask(fill_in(variable["query"], chosen, span)) for value in series["values"]]
-        options = sorted_as_grafana([value for _, value in rows], variable["sort"])
-        assert options, f"{variable['name']} offers nothing"
-        chosen[variable["name"]] = AllValues(variable["allValue"]) if variable["includeAll"] else options[0]
-    return chosen
-
-
-def values_of(series: list[dict[str, Any]], column: str) -> list[Any]:
-    return [row[one["columns"].index(column)] for one in series for row in one["values"] if column in one["columns"]]
-
-
 def asked(ask: Ask, board: str, title: str, place: int = 0, **changed: Choice) -> list[dict[str, Any]]:
     panel = next(panel for panel in BOARDS[board]["panels"] if panel["title"] == title)
-    chosen = {**choices_of(BOARDS[board], ask), **changed}
+    chosen = {**choices_of(BOARDS[board], ask, SPAN), **changed}
     return ask(fill_in(targets(panel)[place]["query"], chosen, SPAN, parse_interval_s(panel["interval"])))
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_opens_on_the_newest_run_with_everything_chosen(name: str, ask: Ask) -> None:
-    chosen = choices_of(BOARDS[name], ask)
+    chosen = choices_of(BOARDS[name], ask, SPAN)
     assert chosen["run"] == NEW.run_id
     assert chosen["class"] == chosen["stage"] == AllValues(".*")
 
@@ -121,7 +90,7 @@ def test_events_come_whole_because_grafana_drops_rows_with_a_gap(name: str, ask:
     found = {}
     for annotation in BOARDS[name]["annotations"]["list"]:
         target = annotation["target"]
-        series = ask(fill_in(target["query"], choices_of(BOARDS[name], ask), SPAN))
+        series = ask(fill_in(target["query"], choices_of(BOARDS[name], ask, SPAN), SPAN))
         # Grafana names a column by measurement and field.
         columns = [f"{series[0]['name']}.{column}" for column in series[0]["columns"]]
         assert {target[key] for key in target if key.endswith("Column")} <= set(columns)
@@ -135,12 +104,14 @@ def test_events_come_whole_because_grafana_drops_rows_with_a_gap(name: str, ask:
 def test_aggregate_throughput_is_the_fleets_at_every_zoom(ask: Ask) -> None:
     panel = next(panel for panel in BOARDS["overview.json"]["panels"] if panel["title"] == "Output tokens per second")
     for interval in (1, 10, 60):
-        series = ask(fill_in(panel["targets"][0]["query"], choices_of(BOARDS["overview.json"], ask), SPAN, interval))
+        series = ask(
+            fill_in(panel["targets"][0]["query"], choices_of(BOARDS["overview.json"], ask, SPAN), SPAN, interval)
+        )
         assert {value for value in values_of(series, "tok/s") if value is not None} == {200}
 
 
 def test_stages_that_share_a_second_add_up(ask: Ask) -> None:
-    chosen = {**choices_of(BOARDS["overview.json"], ask), "stage": ["c4"]}
+    chosen = {**choices_of(BOARDS["overview.json"], ask, SPAN), "stage": ["c4"]}
     panel = next(
         panel for panel in BOARDS["overview.json"]["panels"] if panel["title"] == "Output tokens per second by class"
     )
@@ -174,7 +145,9 @@ def test_outcomes_are_per_second_whatever_the_interval(ask: Ask) -> None:
     )
     whole = TimeRange(NEW.start_s * 1000 // 10_000 * 10_000 + 10_000, NEW.start_s * 1000 // 10_000 * 10_000 + 29_999)
     for interval in (1, 2, 10):
-        series = ask(fill_in(panel["targets"][0]["query"], choices_of(BOARDS["overview.json"], ask), whole, interval))
+        series = ask(
+            fill_in(panel["targets"][0]["query"], choices_of(BOARDS["overview.json"], ask, SPAN), whole, interval)
+        )
         means = {one["tags"]["outcome"]: sum(row[1] for row in one["values"]) / len(one["values"]) for one in series}
         assert means == {"ok": pytest.approx(4), "rate_limited": pytest.approx(2)}
 
