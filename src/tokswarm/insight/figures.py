@@ -31,6 +31,12 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """One line of at most this many characters; what is left out is marked."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def spans(seconds: list[tuple[int, int]], started_unix_ns: int) -> str:
     """Seconds of a run, counted from its start: `12–15 s, 40 s`; at most five spans, then how many more."""
     start = started_unix_ns // 1_000_000_000

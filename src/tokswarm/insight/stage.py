@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from tokswarm.insight.failure import Failure
 from tokswarm.insight.measures import Measures
 
 
@@ -27,6 +28,8 @@ class StageSummary(Measures, frozen=True, kw_only=True):
     """Output tok/s against that of the lowest closed-loop stage, scaled by concurrency; 1 is linear."""
     dropped: int | None = None
     """Arrivals that were due and never sent; None: not known."""
+    failures: tuple[Failure, ...] = ()
+    """The most frequent errors, most frequent first."""
     classes: dict[str, Measures]
 
     @property

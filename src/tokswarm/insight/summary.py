@@ -7,6 +7,7 @@ import polars as pl
 
 from tokswarm.insight import tables
 from tokswarm.insight.bend import GENERATOR_LIMITS, Bend, find_bend
+from tokswarm.insight.failure import common_failures
 from tokswarm.insight.measured_window import MeasuredWindow, measured_window
 from tokswarm.insight.measures import Measures, measure
 from tokswarm.insight.percentiles import percentiles
@@ -178,6 +179,7 @@ def _stage(
         duration_s=round(window.length_s, 3),
         planned_s=plan.duration_s,
         dropped=None if fleet is None else _dropped(fleet, plan.name, ALL_CLASSES, None),
+        failures=common_failures(rows),
         classes=classes,
     )
 

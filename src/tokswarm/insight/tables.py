@@ -12,6 +12,7 @@ REQUESTS: dict[str, pl.DataType] = {
     "class_name": pl.String(),
     "stage": pl.String(),
     "outcome": pl.String(),
+    "error": pl.String(),
     "sent_ns": pl.Int64(),
     "sent_unix_ns": pl.Int64(),
     "done_ns": pl.Int64(),

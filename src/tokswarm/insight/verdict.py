@@ -5,12 +5,12 @@ a warm-up or between stages falsifies nothing.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import msgspec
 import polars as pl
 
-from tokswarm.insight.figures import counted, number, percent
+from tokswarm.insight.figures import counted, number, percent, shortened
 from tokswarm.insight.run_file import RunFile
 from tokswarm.insight.stage import StageSummary
 from tokswarm.measure.record import Outcome
@@ -420,9 +420,15 @@ def _outcome_rule(
         state = _grade(share, suspect, invalid)
         if state is not State.VALID:
             kinds = ", ".join(f"{n:,} {name}" for name, n in counts.items())
-            text = f"{stage.name}: {percent(share)} of the requests {said} ({kinds})"
+            text = f"{stage.name}: {percent(share)} of the requests {said} ({kinds}){_most_often(stage, counts)}"
             reasons.append(Reason(state=state, cause=cause, text=text, stages=[stage.name]))
     return reasons
+
+
+def _most_often(stage: StageSummary, outcomes: Container[str]) -> str:
+    """The most frequent error with one of these outcomes, short; empty when none left a text."""
+    error = next((failure.error for failure in stage.failures if failure.outcome in outcomes), None)
+    return "" if error is None else f"; most often: {shortened(error)}"
 
 
 RULES: tuple[Callable[[Evidence], list[Reason]], ...] = (

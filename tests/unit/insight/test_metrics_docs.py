@@ -8,6 +8,7 @@ import pytest
 
 from tokswarm.insight import verdict
 from tokswarm.insight.bend import Bend, BendCause, BendPoint, Visible
+from tokswarm.insight.failure import Failure
 from tokswarm.insight.measures import Goodput, Measures
 from tokswarm.insight.percentiles import Percentiles
 from tokswarm.insight.queue_wait import UnloadedTtft
@@ -95,6 +96,7 @@ def test_every_measured_key_of_a_stage_is_a_metric(name: str) -> None:
         (UnloadedTtft, "The run"),
         (StageSummary, "Stages"),
         (Measures, "Stages"),
+        (Failure, "Stages"),
         (Goodput, "Stages"),
         (Bend, "Bend"),
         (BendPoint, "Bend"),

@@ -203,6 +203,18 @@ def test_a_run_that_never_began_a_stage_is_summed_up_too() -> None:
     assert (got.stages, got.verdict.state) == ([], "invalid")
 
 
+def test_the_three_most_frequent_errors_of_a_stage_are_kept() -> None:
+    errors = {"b": 2, "a": 2, "c": 3, "d": 1}
+    rows = [request(outcome="reset", error=text) for text, n in errors.items() for _ in range(n)]
+    rows += [request(), request(outcome="aborted")]
+    (stage,) = summarise(run_of(sweep(1)), requests_table(rows), NO_WORKERS).stages
+    assert [(f.outcome, f.error, f.count) for f in stage.failures] == [
+        ("reset", "c", 3),
+        ("reset", "a", 2),
+        ("reset", "b", 2),
+    ]
+
+
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(ReportError, match=r"requests: the columns ttft_ms, arrivals_ns are not there"):
         summarise(run_of(sweep(1)), tables.empty(tables.REQUESTS).drop("ttft_ms", "arrivals_ns"), NO_WORKERS)

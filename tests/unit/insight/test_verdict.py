@@ -114,6 +114,18 @@ def test_outcomes_beyond_a_share_are_a_reason(
         assert words in got.reasons[0].text
 
 
+def test_failures_are_told_in_the_words_that_came_most_often() -> None:
+    long = "HTTP 400: " + "max_tokens=5000 is too large\n" * 20
+    failed = [
+        request(stage="sweep-4", outcome="http_error", sent_s=0.1, error=text) for text in ["HTTP 502", long, long]
+    ]
+    aborted = [request(stage="sweep-4", outcome="aborted", sent_s=0.1, error="the drain is over") for _ in range(3)]
+    got = verdict([*with_outcomes(ok=4), *failed, *aborted])
+    assert [r.cause for r in got.reasons] == ["failed", "aborted"]
+    assert got.reasons[0].text.endswith("(3 http_error); most often: " + long.replace("\n", " ")[:199] + "…")
+    assert got.reasons[1].text.endswith("(3 aborted); most often: the drain is over")
+
+
 @pytest.mark.parametrize(
     ("lag_ms", "state"), [(9.0, "valid"), (50.0, "suspect"), (500.0, "invalid")], ids=["in-time", "late", "very-late"]
 )
