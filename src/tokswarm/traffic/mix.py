@@ -148,6 +148,8 @@ class Target(Spec, frozen=True, kw_only=True):
     model: str | None = None
     """None: the first model the endpoint lists."""
     api: Literal["chat", "completions", "responses"] = "chat"
+    client: Literal["native", "openai"] = "native"
+    """openai: the same requests through the official SDK, to see what an application on it sees."""
     stream: bool = True
     """False: answers in one piece, which have no token times."""
     connections: Literal["pooled", "new"] = "pooled"

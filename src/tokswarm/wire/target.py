@@ -53,12 +53,13 @@ class ResolvedTarget:
         self.path = url.path.rstrip("/")
         self.query = "?" + urllib.parse.urlencode(target.query) if target.query else ""
         self.secret = resolve_reference(target.key, "target.key", environ)
-        headers = {name: resolve_header(name, value, environ) for name, value in target.headers.items()}
+        self.headers = {name: resolve_header(name, value, environ) for name, value in target.headers.items()}
+        """The mix's headers, references resolved."""
         lines = [
             f"Host: {'localhost' if self.unix_path else url.netloc.rpartition('@')[2]}",
             f"User-Agent: tokswarm/{VERSION}",
             "Accept-Encoding: identity",
-            *(f"{name}: {value}" for name, value in headers.items()),
+            *(f"{name}: {value}" for name, value in self.headers.items()),
         ]
         if self.secret is not None:
             lines.append(f"Authorization: Bearer {self.secret}")

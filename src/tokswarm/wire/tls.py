@@ -19,7 +19,7 @@ class TlsSettings:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         context.set_alpn_protocols(["http/1.1"])
-        self._context = context
+        self.context = context
         self._server_name = server_name
         self.session: ssl.SSLSession | None = None
         self.handshakes = 0
@@ -27,7 +27,7 @@ class TlsSettings:
 
     def layer(self) -> "TlsLayer":
         """A fresh layer for a new connection."""
-        return TlsLayer(self, self._context, self._server_name)
+        return TlsLayer(self, self.context, self._server_name)
 
 
 class TlsLayer:

@@ -7,7 +7,8 @@ too many are open is counted, never silently delayed.
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import gevent
 from gevent.event import Event
@@ -16,9 +17,11 @@ from tokswarm.measure.record import Outcome
 from tokswarm.traffic.plan import ClosedLoop, PlannedStage, Shard
 from tokswarm.traffic.schedule import TicketSource, concurrency_share
 from tokswarm.traffic.ticket import Ticket
+from tokswarm.wire.answer import LiveRow
 from tokswarm.wire.api import RequestWriter
-from tokswarm.wire.client import LoadClient
-from tokswarm.wire.exchange import Exchange
+from tokswarm.wire.client import Call
+from tokswarm.wire.clock import ReceiveClock
+from tokswarm.worker.record_of import Ended
 from tokswarm.worker.recorder import Recorder, Sending
 from tokswarm.worker.slots import Slots
 
@@ -30,6 +33,41 @@ endpoint is not met with a storm of connections."""
 
 ABORT_WAIT_S = 2.0
 """Aborted requests are over at once; this only bounds the wait for it."""
+
+
+class Client(Protocol):
+    """What sends: `LoadClient`, or `SdkClient`."""
+
+    clock: ReceiveClock
+
+    def start(self, call: Call, live: LiveRow, on_done: Callable[[Any], None], tag: object) -> "Started":
+        """Send a request; never blocks, never raises."""
+        ...
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Run this soon."""
+        ...
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run this after a delay."""
+        ...
+
+    def abort_all(self, reason: str) -> int:
+        """Give up everything under way."""
+        ...
+
+
+class Started(Protocol):
+    """A request on its way."""
+
+    begun_ns: int
+    sent_ns: int
+
+
+class Over(Ended, Protocol):
+    """A request that is over, with what the engine gave it to carry."""
+
+    tag: object
 
 
 class StageCount:
@@ -45,7 +83,7 @@ class StageCount:
 class Engine:
     """One worker's load, stage by stage."""
 
-    def __init__(self, shard: Shard, client: LoadClient, writer: RequestWriter, recorder: Recorder) -> None:
+    def __init__(self, shard: Shard, client: Client, writer: RequestWriter, recorder: Recorder) -> None:
         self._shard = shard
         self._client = client
         self._writer = writer
@@ -134,7 +172,7 @@ class Engine:
         exchange = self._client.start(call, row.live, self._over, sending)
         self._recorder.begun(sending, exchange.sent_ns or exchange.begun_ns)
 
-    def _over(self, exchange: Exchange) -> None:
+    def _over(self, exchange: Over) -> None:
         sending = exchange.tag
         assert isinstance(sending, Sending)
         self._recorder.finished(exchange, sending)

@@ -21,6 +21,7 @@ from tokswarm.sink.record_log import RecordLog
 from tokswarm.sink.settings import InfluxSettings
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import LoadClient
+from tokswarm.wire.sdk_client import SdkClient
 from tokswarm.wire.target import ResolvedTarget
 from tokswarm.worker.engine import Engine
 from tokswarm.worker.health import CpuMeter, LoopProbe, rss_bytes
@@ -69,7 +70,7 @@ class WorkerRun:
         target.resolve()
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log = RecordLog(self._log_path, run_id=self._run_id, worker=self._worker)
-        self._client = LoadClient(target)
+        self._client = LoadClient(target) if plan.mix.target.client == "native" else SdkClient(target)
         client = self._client
         self._recorder = Recorder(
             worker=self._worker,
