@@ -130,6 +130,30 @@ def test_every_process_is_gone_after_ctrl_c(interrupted: Interrupted) -> None:
     assert [json.loads(line)["state"] for line in again.out.splitlines()] == ["finished"]
 
 
+def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    # The simulated endpoint of the demo has a folder of its own under TMPDIR.
+    with started("demo", "--data-dir", tmp_path / "data", "--web-port", 0, settings={"TMPDIR": str(tmp_path)}) as demo:
+        until("records", lambda: any(path.stat().st_size > 2000 for path in tmp_path.glob("data/records/*/*.log")))
+        assert len(processes_on(tmp_path)) == 4
+        demo.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        demo.send_signal(signal.SIGINT)
+        end = ended(demo)
+    assert end.code == -signal.SIGINT, end
+    until("the end of every process", lambda: processes_on(tmp_path) == [])
+
+
+def test_ctrl_c_before_there_is_a_run_ends_in_130(tmp_path: Path, base_url: str) -> None:
+    mix = long_mix(tmp_path / "m.yaml", base_url)
+    with started("run", mix, "--data-dir", tmp_path / "data") as process:
+        until("workers that start", lambda: list(tmp_path.glob("data/logs/*.log")))
+        process.send_signal(signal.SIGINT)
+        end = ended(process)
+    assert (end.code, end.out) == (130, ""), end
+    assert processes_on(tmp_path) == []
+    assert not list(tmp_path.glob("data/runs/*"))
+
+
 def processes_on(data_dir: Path) -> list[bytes]:
     """Command lines of the processes that were given this directory."""
     found = []

@@ -1,11 +1,13 @@
 """`tokswarm run` and `tokswarm demo`: one run from start to report, in one process tree."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ from tokswarm.errors import TokswarmError
 from tokswarm.insight.report import SUMMARY_FILE, read_summary
 from tokswarm.insight.table import end_table
 from tokswarm.insight.verdict import State
+from tokswarm.master.course import BY_PLAN
 from tokswarm.master.run import RunInfo, RunState, StartRequest
 from tokswarm.master.service import Service, ServiceSettings
 from tokswarm.resources import resource_dir
@@ -27,6 +30,8 @@ EXIT_ABORTED = 5
 SIMULATOR_START_S = 20.0
 DEFAULT_DATA_DIR = Path("tokswarm-data")
 DEMO_WEB_PORT = 8089
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl."""
 
 data_dir_option = click.option(
     "--data-dir",
@@ -46,7 +51,7 @@ Examples:
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 tokswarm run chat-sweep --json > summary.json
 
 \b
-Exit codes: 0 the run is valid or suspect, 2 bad input or endpoint, 4 the run is invalid, 5 it was stopped early."""
+Exit codes: 0 the run is valid or suspect, 1 it failed, 2 bad input or endpoint, 4 it is invalid, 5 stopped early."""
 )
 @click.argument("mix")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes here.")
@@ -127,7 +132,13 @@ def simulator() -> Iterator[str]:
         port_file = Path(folder) / "port"
         command = [sys.executable, "-m", "tokswarm", "sim", "--port", "0", "--port-file", str(port_file)]
         with (Path(folder) / "output").open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_ends_with_parent(),
+            )
         try:
             deadline_s = time.monotonic() + SIMULATOR_START_S
             while not (port_file.is_file() and port_file.read_text().strip()):
@@ -141,6 +152,12 @@ def simulator() -> Iterator[str]:
             process.wait()
 
 
+def _ends_with_parent() -> Callable[[], None]:
+    """What a child does before it begins: be told to end when this process is gone, even by a second Ctrl-C."""
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _carry_out(settings: ServiceSettings, request: StartRequest, mix_dir: Path) -> tuple[RunInfo, str | None]:
     """Start everything, run, wait; how the run ended, and where its page was."""
     console = Console(stderr=True)
@@ -151,6 +168,8 @@ def _carry_out(settings: ServiceSettings, request: StartRequest, mix_dir: Path) 
         if service.web_url is not None:
             console.print(f"page: {service.web_url}", highlight=False)
         service.wait_ready(settings.local_workers)
+        if service.told_to_end:
+            raise click.Abort
         started = service.control.start(request, mix_dir=mix_dir)
         what = f"run {started.run_id}: {started.mix_name} against {started.base_url}"
         console.print(what, highlight=False, soft_wrap=True)
@@ -191,7 +210,6 @@ def _relative(path: Path) -> str:
 def _exit_code(info: RunInfo) -> int:
     if info.state is RunState.FAILED:
         return 1
-    if info.verdict == State.INVALID:
-        return EXIT_INVALID_RUN
-    summary = read_summary(Path(info.run_dir))
-    return EXIT_ABORTED if summary.stopped_by != "plan" else 0
+    if read_summary(Path(info.run_dir)).stopped_by != BY_PLAN:
+        return EXIT_ABORTED  # whoever stopped it knows why its numbers may be few
+    return EXIT_INVALID_RUN if info.verdict == State.INVALID else 0

@@ -128,12 +128,17 @@ class Service:
         host = self._web.server_host
         return f"http://{f'[{host}]' if ':' in host else host}:{self._web.server_port}/"
 
+    @property
+    def told_to_end(self) -> bool:
+        """Whether a signal has come."""
+        return self._signals > 0
+
     def wait_ready(self, workers: int, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until so many workers are ready. FleetError, with what a local worker said last."""
+        """Wait until so many workers are ready, or a signal comes. FleetError, with what a local worker said last."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             ready = sum(worker.state == "ready" for worker in self.fleet.workers())
-            if ready >= workers:
+            if ready >= workers or self.told_to_end:
                 return
             trouble = self.local.trouble() if self.local is not None else ""
             if trouble or time.monotonic() > deadline_s:
