@@ -9,6 +9,7 @@ import click
 import pytest
 import yaml
 
+from tokswarm.cli import build
 from tokswarm.grafana.publish import DATA_SOURCE_NAME, DATA_SOURCE_UID, DataSource
 from tokswarm.resources import resource_dir
 from tokswarm.simulator.command import command as simulator_command
@@ -189,9 +190,7 @@ def test_the_simulators_command_line_is_one_it_takes() -> None:
 
 def product_commands() -> dict[str, click.Command]:
     """The commands of the product, by name."""
-    cli = pytest.importorskip("tokswarm.cli", reason="the command line is not there")
-    [group] = [each for each in vars(cli).values() if isinstance(each, click.Group)]
-    return dict(group.commands)
+    return dict(build().commands)
 
 
 @pytest.mark.parametrize("line", commands(), ids=" ".join)
