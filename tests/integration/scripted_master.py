@@ -31,7 +31,7 @@ WORKER = Path(__file__).with_name("scripted_worker.py")
 
 def check_endpoint(mix: object) -> Any:
     fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed")
-    return SimpleNamespace(model="tiny", fit=fit, notes=["not probed"])
+    return SimpleNamespace(model="tiny", fit=fit, dropped_fields=[], context_tokens=None, notes=["not probed"])
 
 
 def report(run_dir: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from tokswarm.master.live import Live
 from tokswarm.master.run import LiveTick, MixFile, RunDetail, RunInfo, StartRequest, WorkerInfo
 from tokswarm.master.store import Store
 from tokswarm.measure.window import Event, FleetSecond
+from tokswarm.traffic.context import context_notes
 from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.mixfile import parse_mix
 from tokswarm.traffic.plan import Plan, PlannedStage, TokenFit
@@ -52,6 +53,16 @@ class PreflightResult(Protocol):
     @property
     def fit(self) -> TokenFit:
         """How words become tokens there."""
+        ...
+
+    @property
+    def dropped_fields(self) -> list[str]:
+        """Optional request fields that are refused there."""
+        ...
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest prompt and answer together; None: the endpoint does not say."""
         ...
 
     @property
@@ -238,6 +249,7 @@ class RunControl:
         clock = self._new_clock()
         workers = self._workers_in_time(clock)
         preflight = self._preflight(mix)
+        notes = [*preflight.notes, *context_notes(mix, stages, preflight.context_tokens)]
         plan = self._plan(mix, stages, preflight)
         run_dir = self._options.data_dir / "runs" / plan.run_id
         journal = self._open_journal(plan.run_id, run_dir, self._show)
@@ -246,7 +258,7 @@ class RunControl:
             mix_yaml=text,
             run_dir=run_dir,
             workers=workers,
-            notes=list(preflight.notes),
+            notes=notes,
             fleet=self._fleet,
             journal=journal,
             clock=clock,
@@ -306,6 +318,7 @@ class RunControl:
             model=preflight.model,
             stages=stages,
             fit=preflight.fit,
+            dropped_fields=preflight.dropped_fields,
             content_seed=secrets.randbits(48),
         )
 

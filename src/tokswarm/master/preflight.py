@@ -11,7 +11,7 @@ import msgspec
 
 from tokswarm.errors import PreflightError
 from tokswarm.measure.record import Outcome
-from tokswarm.traffic.mix import Mix
+from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.plan import TokenFit
 from tokswarm.traffic.prompt import PromptWriter
 from tokswarm.wire.api import RequestWriter, plain_call
@@ -28,6 +28,8 @@ PROBE_TOKENS = 4
 OPTIONAL_FIELDS = ("stream_options", "ignore_eos", "max_tokens")
 """What we send and can do without; instead of max_tokens goes its newer name."""
 
+_KEY_HINT = "set target.key to env:NAME or file:PATH of a key that the endpoint accepts"
+
 ASSUMED_FIT = TokenFit(tokens_per_word=1.3, overhead_tokens=8.0, source="assumed")
 
 
@@ -38,15 +40,33 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     fit: TokenFit
     dropped_fields: list[str]
     """Optional request fields that the endpoint refuses."""
+    context_tokens: int | None
+    """Longest prompt and answer together; None: the list of models does not say (vLLM's does)."""
     notes: list[str]
 
 
 class _Model(msgspec.Struct):
     id: str
+    max_model_len: int | None = None
 
 
 class _Models(msgspec.Struct):
     data: list[_Model]
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """How the endpoint answered when asked for its models."""
+
+    tried: str
+    status: int
+    error: str | None
+    models: dict[str, int | None]
+    """Name to tokens of context, where said; empty: there was no list."""
+
+    @property
+    def names(self) -> str:
+        """The first few."""
+        return ", ".join(list(self.models)[:5])
 
 
 class _Tokenized(msgspec.Struct):
@@ -58,7 +78,10 @@ def preflight(mix: Mix) -> Preflight:
     target = ResolvedTarget(mix.target)
     with _client(target) as client:
         notes: list[str] = []
-        model = _model(client, mix, notes)
+        listing = _listing(client)
+        model = _model(listing, mix)
+        if listing.models and model not in listing.models:
+            notes.append(f"the endpoint does not list the model {model!r}; it lists {listing.names}")
         texts = PromptWriter(ASSUMED_FIT, content_seed=0)
         short, long = (texts.words(count, (count, count)) for count in (SHORT_WORDS, LONG_WORDS))
         dropped = _refused_fields(client, model, mix, short)
@@ -67,7 +90,7 @@ def preflight(mix: Mix) -> Preflight:
         if not mix.target.tls.verify:
             notes.append("the endpoint's certificate is not verified (target.tls.verify: false)")
         writer = RequestWriter(target, model, dropped)
-        prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), mix) for text in (short, long)]
+        prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), mix, listing) for text in (short, long)]
         fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
         if fit is None:
             fit = ASSUMED_FIT
@@ -75,7 +98,8 @@ def preflight(mix: Mix) -> Preflight:
                 f"{mix.target.base_url} reports no prompt tokens and has no /tokenize: prompt lengths assume "
                 f"{fit.tokens_per_word} tokens a word"
             )
-        return Preflight(model=model, fit=fit, dropped_fields=dropped, notes=notes)
+        context_tokens = listing.models.get(model)
+        return Preflight(model=model, fit=fit, dropped_fields=dropped, context_tokens=context_tokens, notes=notes)
 
 
 @contextlib.contextmanager
@@ -87,11 +111,11 @@ def _client(target: ResolvedTarget) -> Iterator[LoadClient]:
         client.close()
 
 
-def _model(client: LoadClient, mix: Mix, notes: list[str]) -> str:
-    """The mix's model, or the first that the endpoint lists."""
+def _listing(client: LoadClient) -> Listing:
+    """The models that the endpoint lists. PreflightError when it does not answer or refuses the key."""
     path = f"{client.target.path}/models"
     answer = client.ask(plain_call(client.target, "GET", path), timeout_s=ANSWER_TIMEOUT_S)
-    tried = f"GET http://{client.target.name}{path}"
+    tried = f"GET {client.target.spec.base_url.rstrip('/')}/models"
     if answer.status is None:
         raise PreflightError(
             f"the endpoint does not answer: {tried}: {answer.error}",
@@ -99,22 +123,26 @@ def _model(client: LoadClient, mix: Mix, notes: list[str]) -> str:
         )
     if answer.status in (401, 403):
         raise PreflightError(
-            f"the endpoint refuses the key: {tried}: {answer.error}",
-            hint="set target.key to env:NAME or file:PATH of a key that it accepts",
+            f"the endpoint refuses {_key(client.target.spec)}: {tried}: {answer.error}", hint=_KEY_HINT
         )
-    listed: list[str] = []
+    models: dict[str, int | None] = {}
     with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
-        listed = [model.id for model in msgspec.json.decode(answer.raw_body, type=_Models).data]
+        models = {each.id: each.max_model_len for each in msgspec.json.decode(answer.raw_body, type=_Models).data}
+    return Listing(tried=tried, status=answer.status, error=answer.error, models=models)
+
+
+def _model(listing: Listing, mix: Mix) -> str:
+    """The mix's model, or the first that the endpoint lists."""
     if mix.target.model is not None:
-        if listed and mix.target.model not in listed:
-            notes.append(f"the endpoint does not list the model {mix.target.model!r}; it lists {', '.join(listed[:5])}")
         return mix.target.model
-    if not listed:
+    if not listing.models:
         raise PreflightError(
-            f"no model to ask for: {tried} answered {answer.status} without a list of models",
-            hint="name the model as target.model; or is target.base_url missing its /v1?",
+            f"no model to ask for: {listing.tried} answered {listing.status} without a list of models",
+            hint="name the model as target.model; or is target.base_url missing its /v1?"
+            if listing.status in (200, 404)
+            else f"does the endpoint refuse {_key(mix.target)}? {_KEY_HINT}",
         )
-    return listed[0]
+    return next(iter(listing.models))
 
 
 def _refused_fields(client: LoadClient, model: str, mix: Mix, text: bytes) -> list[str]:
@@ -135,24 +163,35 @@ def _probe(client: LoadClient, writer: RequestWriter, mix: Mix, text: bytes) -> 
     return client.ask(writer.write(text, max_tokens=PROBE_TOKENS, ignore_eos=ignore_eos), timeout_s=ANSWER_TIMEOUT_S)
 
 
-def _prompt_tokens(answer: Exchange, mix: Mix) -> int | None:
+def _prompt_tokens(answer: Exchange, mix: Mix, listing: Listing) -> int | None:
     """The prompt tokens a probe reports. PreflightError when it did not end well."""
     if answer.outcome is not Outcome.OK:
         raise PreflightError(
             f"a probe of {PROBE_TOKENS} tokens to {mix.target.base_url} ended as {answer.outcome}: {answer.error}",
-            hint=_hint(answer),
+            hint=hint(answer.status, answer.outcome, mix.target, listing),
         )
     return None if answer.answer.usage is None else answer.answer.usage.prompt
 
 
-def _hint(answer: Exchange) -> str:
-    if answer.status in (401, 403):
-        return "set target.key to env:NAME or file:PATH of a key that the endpoint accepts"
-    if answer.status == 404:
-        return "check target.model and that target.base_url ends where /chat/completions follows"
-    if answer.outcome is Outcome.RATE_LIMITED:
+def hint(status: int | None, outcome: Outcome | None, target: Target, listing: Listing) -> str:
+    """What to do about a probe that failed, by how it failed and what the endpoint lists."""
+    if status in (401, 403):
+        return _KEY_HINT
+    if outcome is Outcome.RATE_LIMITED:
         return "the endpoint sheds load already; wait, or ask for a higher limit"
+    if status in (400, 404, 422) and listing.models and target.model not in (None, *listing.models):
+        return f"set target.model to one that the endpoint lists: {listing.names}"
+    if status == 404:
+        lacks_v1 = not listing.models and not target.base_url.rstrip("/").endswith("/v1")
+        usual = ", usually in /v1" if lacks_v1 else ""
+        return f"check that target.base_url ends where /models and /chat/completions follow{usual}"
+    if status is not None and listing.status != 200:  # gateways refuse keys with other statuses, too
+        return f"{listing.tried} fails as well ({listing.error}): does the endpoint refuse {_key(target)}? {_KEY_HINT}"
     return "send the same request with curl to see what the endpoint needs"
+
+
+def _key(target: Target) -> str:
+    return "requests without a key" if target.key is None else f"the key of {target.key}"
 
 
 def _fit_by_tokenizer(client: LoadClient, model: str, short: bytes, long: bytes) -> TokenFit | None:

@@ -62,6 +62,7 @@ class Desk:
         self.store.open()
         self.probed: list[str] = []
         self.preflight_error: TokswarmError | None = None
+        self.context_tokens: int | None = None
         self.on_preflight: Callable[[], None] = lambda: None
         self.report_error: Exception | None = None
         self.control = RunControl(
@@ -82,7 +83,13 @@ class Desk:
             raise self.preflight_error
         self.on_preflight()
         fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed")
-        return SimpleNamespace(model=mix.target.model or "first", fit=fit, notes=["probed"])
+        return SimpleNamespace(
+            model=mix.target.model or "first",
+            fit=fit,
+            dropped_fields=["stream_options"],
+            context_tokens=self.context_tokens,
+            notes=["probed"],
+        )
 
     def _report(self, run_dir: Path) -> dict[str, Any]:
         if self.report_error is not None:
@@ -114,6 +121,15 @@ def test_a_run_by_the_name_of_its_mix_is_found_again_with_everything(desk: Desk)
     assert [event.kind for event in detail.events] == ["run", "stage", "stage", "run", "verdict"]
     assert {second.class_name for second in desk.control.seconds(info.run_id)} == {"chat", "_all"}
     assert desk.control.runs() == [info]
+
+
+def test_what_the_endpoint_refuses_and_cannot_hold_reaches_plan_and_notes(desk: Desk) -> None:
+    desk.context_tokens = 15
+    assert desk.run_to_its_end().notes == ("probed",)
+    assert [worker.plan.dropped_fields for worker in desk.fleet.members.values()] == [["stream_options"]] * 2
+    desk.context_tokens = 14
+    with pytest.raises(PreflightError, match="chat ask for more than the 14 tokens"):
+        desk.control.start(StartRequest(mix="chat"))
 
 
 def test_run_control_keeps_its_contract(desk: Desk) -> None:
