@@ -20,6 +20,7 @@ from third_party import (
     counted_by_tokswarm,
     free_port,
     measured_window_ns,
+    run,
     run_mix,
     served,
     venv_of,
@@ -27,9 +28,6 @@ from third_party import (
 
 MOONCAKE = CHECKOUT / "locustfiles" / "mixes" / "mooncake-conversation.yaml"
 CHAT_SWEEP = CHECKOUT / "locustfiles" / "mixes" / "chat-sweep.yaml"
-PROBES = 2
-"""Generations that the preflight asks for before the load."""
-
 VLLM_URL = os.environ.get("TOKSWARM_VLLM_URL", "")
 vllm = pytest.mark.skipif(not VLLM_URL, reason="TOKSWARM_VLLM_URL names no running vLLM (docs/verification.md)")
 
@@ -37,6 +35,11 @@ vllm = pytest.mark.skipif(not VLLM_URL, reason="TOKSWARM_VLLM_URL names no runni
 def replay_size() -> dict[str, str]:
     """A short cut of the trace, unless the environment asks for another."""
     return {"TRACE_ROWS": "60", "TRACE_SPEED": "4", **{k: v for k, v in os.environ.items() if k.startswith("TRACE_")}}
+
+
+def load_began_unix_ns(summary: dict[str, Any]) -> int:
+    """The preflight's own probes came before."""
+    return int(summary["stages"][0]["started_unix_ns"])
 
 
 def show(what: str, server: dict[str, Any], tokswarm: dict[str, Any]) -> None:
@@ -91,6 +94,11 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         yield base_url, counts
 
 
+def accounts_since(unix_ns: int, counts: Path) -> list[dict[str, Any]]:
+    accounts = [json.loads(line) for line in counts.read_text().splitlines()]
+    return [account for account in accounts if account["begun_unix_ns"] >= unix_ns]
+
+
 def keyed_mix(folder: Path) -> Path:
     """The shipped mix with its line for a key taken in."""
     text = MOONCAKE.read_text(encoding="utf-8")
@@ -108,12 +116,12 @@ def test_a_replay_through_litellm_is_reported_as_litellm_accounts_for_it(
         mix = keyed_mix(tmp_path)
         summary = run_mix(mix, proxy.base_url, tmp_path, OPENAI_API_KEY=LITELLM_KEY, **replay_size())
     tokswarm = counted_by_tokswarm(summary)
-    expected = PROBES + sum(tokswarm["requests"].values())
-    deadline_s = time.monotonic() + 20  # LiteLLM accounts after it has answered
-    while len(accounts := [json.loads(line) for line in counts.read_text().splitlines()]) < expected:
-        assert time.monotonic() < deadline_s, f"{len(accounts)} accounts of {expected}"
+    started_unix_ns = load_began_unix_ns(summary)
+    expected = sum(each.arrived_unix_ns >= started_unix_ns for each in proxy.passed)
+    deadline_s = time.monotonic() + 20
+    while len(load := accounts_since(started_unix_ns, counts)) < expected:  # LiteLLM accounts after it has answered
+        assert time.monotonic() < deadline_s, f"{len(load)} accounts of {expected} requests"
         time.sleep(0.2)
-    load = sorted(accounts, key=lambda account: account["begun_unix_ns"])[PROBES:]
     server = {
         "requests": {"ok": sum(account["outcome"] == "ok" for account in load)},
         "output_tokens": sum(account["output_tokens"] for account in load),
@@ -123,6 +131,22 @@ def test_a_replay_through_litellm_is_reported_as_litellm_accounts_for_it(
     assert tokswarm == server
     assert summary["token_sources"] == {"usage": 1.0}
     compare_rates(summary["stages"][-1], proxy.passed)
+
+
+@pytest.mark.parametrize(
+    ("key", "model", "words"),
+    [
+        pytest.param("sk-wrong", "mock", "does the endpoint refuse the key of env:OPENAI_API_KEY?", id="wrong-key"),
+        pytest.param(LITELLM_KEY, "no-such", "set target.model to one that the endpoint lists: mock", id="wrong-model"),
+    ],
+)
+def test_litellm_refuses_and_the_preflight_says_what_to_do(
+    litellm: tuple[str, Path], tmp_path: Path, key: str, model: str, words: str
+) -> None:
+    done = run(keyed_mix(tmp_path), litellm[0], tmp_path, OPENAI_API_KEY=key, MODEL=model)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert key not in done.stderr
 
 
 # --- guidellm's mock server -----------------------------------------------------------------------
@@ -149,7 +173,7 @@ def test_a_replay_against_guidellms_mock_is_reported_as_it_passed_a_counting_pro
 ) -> None:
     with CountingProxy(guidellm) as proxy:
         summary = run_mix(MOONCAKE, proxy.base_url, tmp_path, **replay_size())
-    load = proxy.passed[PROBES:]
+    load = [each for each in proxy.passed if each.arrived_unix_ns >= load_began_unix_ns(summary)]
     ok = [passed for passed in load if passed.output_tokens]
     server = {
         "requests": {"ok": len(ok)} | ({"empty": len(load) - len(ok)} if len(ok) < len(load) else {}),
@@ -171,9 +195,10 @@ def compare_with_vllm(mix: Path, folder: Path, **environ: str) -> dict[str, Any]
     with Counters(VLLM_URL) as counters:
         summary = run_mix(mix, VLLM_URL, folder, **environ)
         time.sleep(2)  # vLLM publishes its counters after each step
-    before, after = counters.before(summary["stages"][0]["started_unix_ns"]), counters.last
-    assert before["vllm:request_success_total"] - counters.first["vllm:request_success_total"] == PROBES
-    assert after["vllm:num_requests_running"] == after["vllm:num_requests_waiting"] == 0
+    before, after = counters.before(load_began_unix_ns(summary)), counters.last
+    assert before["vllm:request_success_total"] > counters.first["vllm:request_success_total"], "the probes"
+    for sample in (before, after):
+        assert sample["vllm:num_requests_running"] == sample["vllm:num_requests_waiting"] == 0
 
     def grown(name: str) -> int:
         return round(after[f"vllm:{name}"] - before[f"vllm:{name}"])

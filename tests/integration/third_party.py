@@ -57,15 +57,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_mix(mix: str | Path, base_url: str, data_dir: Path, **environ: str) -> dict[str, Any]:
-    """`tokswarm run MIX --workers 2 --json` as a process of its own; its summary."""
-    done = subprocess.run(
+def run(mix: str | Path, base_url: str, data_dir: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """`tokswarm run MIX --workers 2 --json` as a process of its own."""
+    return subprocess.run(
         [sys.executable, "-m", "tokswarm", "run", mix, "--workers", "2", "--json", "--out", data_dir],
         check=False,
         capture_output=True,
         text=True,
         env={**os.environ, "OPENAI_BASE_URL": base_url, **environ},
     )
+
+
+def run_mix(mix: str | Path, base_url: str, data_dir: Path, **environ: str) -> dict[str, Any]:
+    """The same to its end; its summary."""
+    done = run(mix, base_url, data_dir, **environ)
     # 4: the machine was too busy for the timings to be trusted; counts hold all the same
     assert done.returncode in (0, 4), done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
