@@ -197,7 +197,7 @@ class KeptElsewhere(NamedTuple):
 def kept_elsewhere(small_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptElsewhere]:
     folder = tmp_path_factory.mktemp("victoria-metrics")
     with victoria_metrics() as database:
-        mix = mix_against(small_server, folder, stage_s=3)
+        mix = mix_against(small_server, folder, stage_s=2)
         yield KeptElsewhere(run_mix(mix, folder / "data", workers=2, settings=database.environ()), database)
 
 

@@ -209,7 +209,7 @@ def story(base_url: str, tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("story")
     port, web_port = free_port(), free_port()
     api = Api(web_port)
-    asked = {"mix_yaml": long_mix(folder / "story.yaml", base_url, **{"for": "10s"}).read_text()}
+    asked = {"mix_yaml": long_mix(folder / "story.yaml", base_url, **{"for": "8s"}).read_text()}
     wrong = {"mix_yaml": asked["mix_yaml"].replace("concurrency:", "concurency:")}
     arguments = ("--port", port, "--web-port", web_port, "--data-dir", folder / "master")
     with started("master", *arguments) as master:
