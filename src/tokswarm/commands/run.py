@@ -170,7 +170,7 @@ def _carry_out(settings: ServiceSettings, request: StartRequest, mix_dir: Path) 
         service.wait_ready(settings.local_workers)
         if service.told_to_end:
             raise click.Abort
-        started = service.control.start(request, mix_dir=mix_dir)
+        started = service.control.start(request, mix_dir=mix_dir, environ=os.environ)
         what = f"run {started.run_id}: {started.mix_name} against {started.base_url}"
         console.print(what, highlight=False, soft_wrap=True)
         _print_notes(console, started.notes)

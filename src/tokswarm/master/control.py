@@ -36,6 +36,7 @@ TICK_S = 1.0
 CLOCK_PATIENCE_S = 5.0
 """A stalled message makes a clock look late; that long more pings are waited for."""
 CLOCK_PINGS = 3
+SUBMITTED_MAY_READ = ("OPENAI_BASE_URL",)
 TICK_EVENTS = 1000
 """Bound on events between two ticks."""
 
@@ -145,8 +146,13 @@ class RunControl:
 
     # --- start and stop -------------------------------------------------------------------------
 
-    def start(self, request: StartRequest, *, mix_dir: Path | None = None) -> RunInfo:
+    def start(
+        self, request: StartRequest, *, mix_dir: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> RunInfo:
         """Start a run; returns once every worker has its shard. `mix_dir`: where the mix's traces are.
+
+        `environ` fills the `${NAME}`s of a mix given as text; None: of the master's own variables only
+        `SUBMITTED_MAY_READ`, because such a text may come from whoever reaches the page, and is kept.
 
         ConfigError for a bad mix, PreflightError for an endpoint that does not do, BusyError while a
         run is going on, FleetError without workers or when one does not answer.
@@ -159,7 +165,7 @@ class RunControl:
         self._starting = True
         self._idle.clear()
         try:
-            course = self._prepare(request, mix_dir or self._options.mixes_dir)
+            course = self._prepare(request, mix_dir or self._options.mixes_dir, environ)
         except BaseException:
             self._idle.set()
             raise
@@ -242,9 +248,14 @@ class RunControl:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _prepare(self, request: StartRequest, mix_dir: Path) -> Course:
+    def _prepare(self, request: StartRequest, mix_dir: Path, environ: Mapping[str, str] | None) -> Course:
         text, source = self._mix_text(request)
-        mix = with_changes(parse_mix(text, source=source, environ=self._environ), request)
+        if environ is None:
+            submitted = request.mix_yaml is not None
+            environ = {
+                name: value for name, value in self._environ.items() if not submitted or name in SUBMITTED_MAY_READ
+            }
+        mix = with_changes(parse_mix(text, source=source, environ=environ), request)
         stages = plan_stages(mix, mix_dir)
         clock = self._new_clock()
         workers = self._workers_in_time(clock)

@@ -128,6 +128,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
         if self.first_token_ns is None or self.last_token_ns is None:
             return None
         counts = self.token_counts()
+        if not counts:
+            return None
         rest = self.output_tokens - counts[0]
         return (self.last_token_ns - self.first_token_ns) / rest / 1e6 if rest > 0 else None
 

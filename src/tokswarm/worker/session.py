@@ -3,6 +3,7 @@
 Each second it hands the window and the worker's own health to `send` and to the log.
 """
 
+import contextlib
 import gc
 import logging
 import os
@@ -64,14 +65,24 @@ class WorkerRun:
         """Told of each finished request, after it was logged."""
 
     def open(self) -> None:
-        """Build all parts; nothing is sent yet. TokswarmError when one cannot be."""
+        """Build all parts; nothing is sent yet. TokswarmError when one cannot be; those built are closed again."""
+        with contextlib.ExitStack() as built:
+            self._open(built)
+            built.pop_all()
+        # A full collection over what stays for the whole run would stall the loop for many milliseconds.
+        gc.collect()
+        gc.freeze()
+
+    def _open(self, built: contextlib.ExitStack) -> None:
         plan = self._shard.plan
         target = ResolvedTarget(plan.mix.target)
         target.resolve()
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log = RecordLog(self._log_path, run_id=self._run_id, worker=self._worker)
+        built.callback(self._log.close)
         self._client = LoadClient(target) if plan.mix.target.client == "native" else SdkClient(target)
         client = self._client
+        built.callback(client.close)
         self._recorder = Recorder(
             worker=self._worker,
             worker_index=self._shard.worker_index,
@@ -90,14 +101,12 @@ class WorkerRun:
         )
         if self._sink is not None:
             self._sink.start()
+            built.callback(self._sink.stop, 0.0)
         self._probe = LoopProbe()
         self._cpu = CpuMeter()
         self._second = int(time.time())
         self._last_reads = self._last_merged = self._last_unstamped = 0
         self._ticker = gevent.spawn(self._tick)
-        # A full collection over what stays for the whole run would stall the loop for many milliseconds.
-        gc.collect()
-        gc.freeze()
 
     def run_stage(self, go: StageGo) -> StageDone:
         """Run one stage to the end of its drain; blocks this greenlet."""

@@ -73,7 +73,7 @@ class Desk:
             open_journal=lambda run_id, run_dir, show: StoringJournal(run_id, self.store, show),
             report=self._report,
             new_clock=lambda: self.fleet.clock,
-            environ={},
+            environ={"OPENAI_BASE_URL": "http://named:9/v1", "AWS_SECRET": "hunter2"},
         )
         self.fleet.receive = self.control.receive
 
@@ -162,6 +162,19 @@ def test_a_start_that_cannot_be_is_refused_before_anything_is_probed(
     assert hint in caught.value.hint
     assert desk.probed == []
     assert desk.control.runs() == []
+
+
+def test_a_submitted_mix_reads_the_endpoints_address_of_the_environment_and_nothing_else(desk: Desk) -> None:
+    named = MIX.replace("${BASE_URL:-http://127.0.0.1:1/v1}", "${OPENAI_BASE_URL}")
+    assert named != MIX
+    assert desk.run_to_its_end(StartRequest(mix_yaml=named)).base_url == "http://named:9/v1"
+    with pytest.raises(ConfigError, match="AWS_SECRET"):
+        desk.control.start(StartRequest(mix_yaml=MIX.replace("three of them", "${AWS_SECRET}")))
+
+
+def test_a_local_callers_own_environment_fills_its_mix(desk: Desk) -> None:
+    info = desk.control.start(StartRequest(mix_yaml=MIX.replace("three of them", "${MINE}")), environ={"MINE": "yes"})
+    assert desk.control.wait(info.run_id).error == ""
 
 
 def test_without_workers_nothing_is_probed_and_no_run_is_left(tmp_path: Path) -> None:
