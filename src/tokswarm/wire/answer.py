@@ -5,7 +5,7 @@ role-only and empty deltas are none. The stamp of an arrival is that of the read
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -128,6 +128,14 @@ class Answer:
         elif text:
             self._fail(Outcome.PROTOCOL, f"an event is not JSON: {text[:200]!r}")
 
+    def _marked(self, events: Iterable[bytes]) -> Iterator[bytes]:
+        """The events of a read, each that is of the type `error` counted as one once it has been read."""
+        named = self._splitter.named
+        for at, data in enumerate(events):
+            yield data
+            if named.get(at) == b"error":
+                self._fail(Outcome.IN_BAND_ERROR, "the server sent an error event")
+
     def _in_band(self, raw: bytes) -> None:
         if raw != b"null":
             text = error_text(raw)
@@ -178,7 +186,7 @@ def error_text(raw: bytes) -> str:
     """The human part of an OpenAI-shaped error value, or the value itself."""
     try:
         value: Any = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return raw.decode("utf-8", errors="replace")
     if isinstance(value, dict):
         inner = value.get("error", value)

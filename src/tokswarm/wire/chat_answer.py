@@ -1,5 +1,7 @@
 """Answers of chat completions and completions."""
 
+import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -60,17 +62,21 @@ class ChatAnswer(Answer):
         """Take the body bytes of one read, with its stamp."""
         # hot: once per read, the loop once per token (benchmarks/receive_path.py)
         seen_ns = 0
-        for data in self._split(body):
+        events: Iterable[bytes] = self._split(body)
+        if self._splitter.named:
+            events = self._marked(events)
+        for data in events:
             if data[0:1] != b"{":
                 self._not_json(data)
                 continue
             try:
                 chunk = _decode(data)
-            except msgspec.ValidationError:
-                chunk = lenient_chunk(data)
-            except msgspec.DecodeError:
-                self._fail(Outcome.PROTOCOL, f"an event is not JSON: {data[:200]!r}")
-                continue
+            except (msgspec.DecodeError, RecursionError) as error:
+                usable = _usable_chunk(data, error)
+                if usable is None:
+                    self._fail(Outcome.PROTOCOL, f"an event is not JSON: {data[:200]!r}")
+                    continue
+                chunk = usable
             choices = chunk.choices
             if choices:
                 if len(choices) > 1:
@@ -121,18 +127,17 @@ class ChatAnswer(Answer):
                 or chunk.x_groq is not None
             ):
                 self._rest(chunk)
-        if self._splitter.named and b"error" in self._splitter.named.values():
-            self._fail(Outcome.IN_BAND_ERROR, "the server sent an error event")
 
     def read_body(self, body: bytes) -> None:
         """Take a whole answer that was not streamed: tokens by usage, no arrivals."""
         try:
             chunk = _decode(body)
-        except msgspec.ValidationError:
-            chunk = lenient_chunk(body)
-        except msgspec.DecodeError:
-            self._fail(Outcome.PROTOCOL, f"the answer is neither an event stream nor JSON: {body[:200]!r}")
-            return
+        except (msgspec.DecodeError, RecursionError) as error:
+            usable = _usable_chunk(body, error)
+            if usable is None:
+                self._fail(Outcome.PROTOCOL, f"the answer is neither an event stream nor JSON: {body[:200]!r}")
+                return
+            chunk = usable
         self._rest(chunk)
         if chunk.choices:
             self.done = True
@@ -183,6 +188,14 @@ def has_text(delta: Delta) -> bool:
 
 def _given(raw: msgspec.Raw | None) -> bool:
     return raw is not None and bytes(raw) not in _NOTHING
+
+
+def _usable_chunk(data: bytes, error: Exception) -> Chunk | None:
+    """What is usable of data that did not decode; None when it is no JSON, or nested too deep to be read."""
+    if isinstance(error, msgspec.ValidationError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            return lenient_chunk(data)
+    return None
 
 
 def lenient_chunk(data: bytes) -> Chunk:

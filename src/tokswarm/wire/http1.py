@@ -9,7 +9,7 @@ import re
 MAX_HEAD_BYTES = 64 * 1024
 MAX_SIZE_LINE_BYTES = 4096
 
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: |$)")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: |\Z)")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEX = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _DIGITS = re.compile(rb"\d{1,18}")
@@ -54,14 +54,14 @@ class ResponseParser:
         if self._state is _State.CHUNKED:
             if not self._remaining and not self._carry:
                 line_end = data.find(b"\r\n")
-                if line_end > 0:
-                    start = line_end + 2
+                size = len(data) - line_end - 4
+                # So long in the fewest digits: what else `int` would take (0x5, +5, 1_0) is longer.
+                if size > 0 and (size.bit_length() + 3) >> 2 == line_end and data.endswith(b"\r\n"):
                     try:
-                        end = start + int(data[:line_end], 16)
+                        if int(data[:line_end], 16) == size:
+                            return data[line_end + 2 : -2]
                     except ValueError:
-                        end = start
-                    if end > start and end + 2 == len(data) and data.endswith(b"\r\n"):
-                        return data[start:end]
+                        pass
             return self._chunks(data)
         if self._state is _State.LENGTH:
             return self._length(data)
@@ -90,9 +90,9 @@ class ResponseParser:
         data = self._carry + data
         while True:
             end = data.find(b"\r\n\r\n")
-            if end < 0 or end > MAX_HEAD_BYTES:
-                if len(data) > MAX_HEAD_BYTES:
-                    raise HttpProtocolError(f"the response head is longer than {MAX_HEAD_BYTES} bytes")
+            if end > MAX_HEAD_BYTES or (end < 0 and len(data) >= MAX_HEAD_BYTES + 4):
+                raise HttpProtocolError(f"the response head is longer than {MAX_HEAD_BYTES} bytes")
+            if end < 0:
                 if not b"HTTP/1.".startswith(data[:7]) and not data.startswith(b"HTTP/1."):
                     raise HttpProtocolError(f"not an HTTP/1.1 response: {data[:40]!r}")
                 self._carry = data
@@ -172,10 +172,10 @@ class ResponseParser:
                 self._remaining -= 1
             else:
                 line_end = data.find(b"\n", at)
+                if (line_end if line_end >= 0 else end) - at > MAX_SIZE_LINE_BYTES:
+                    raise HttpProtocolError(f"no chunk size in {MAX_SIZE_LINE_BYTES} bytes")
                 if line_end < 0:
                     self._carry = data[at:]
-                    if len(self._carry) > MAX_SIZE_LINE_BYTES:
-                        raise HttpProtocolError(f"no chunk size in {MAX_SIZE_LINE_BYTES} bytes")
                     break
                 size = _chunk_size(data[at:line_end])
                 at = line_end + 1
@@ -190,10 +190,10 @@ class ResponseParser:
         data = self._carry + data
         while True:
             line_end = data.find(b"\n")
+            if (line_end if line_end >= 0 else len(data)) > MAX_HEAD_BYTES:
+                raise HttpProtocolError(f"a line of the trailer is longer than {MAX_HEAD_BYTES} bytes")
             if line_end < 0:
                 self._carry = data
-                if len(data) > MAX_HEAD_BYTES:
-                    raise HttpProtocolError(f"the trailer is longer than {MAX_HEAD_BYTES} bytes")
                 return
             line, data = data[:line_end].rstrip(b"\r"), data[line_end + 1 :]
             if not line:

@@ -1,5 +1,6 @@
 """Answers of the responses API: typed events, usage and outcome in the last one."""
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -62,11 +63,12 @@ class ResponsesAnswer(Answer):
                 continue
             try:
                 event = _decode(data)
-            except msgspec.ValidationError:
-                event = _lenient_event(data)
-            except msgspec.DecodeError:
-                self._fail(Outcome.PROTOCOL, f"an event is not JSON: {data[:200]!r}")
-                continue
+            except (msgspec.DecodeError, RecursionError) as error:
+                usable = _usable(data, error)
+                if usable is None:
+                    self._fail(Outcome.PROTOCOL, f"an event is not JSON: {data[:200]!r}")
+                    continue
+                event = _lenient_event(usable)
             if event.delta:
                 if self.first_output_ns is None and event.type not in REASONING_DELTAS:
                     self.first_output_ns = at_ns
@@ -82,11 +84,12 @@ class ResponsesAnswer(Answer):
         """Take a whole answer that was not streamed."""
         try:
             response = _decode_whole(body)
-        except msgspec.ValidationError:
-            response = _lenient_response(msgspec.json.decode(body))
-        except msgspec.DecodeError:
-            self._fail(Outcome.PROTOCOL, f"the answer is neither an event stream nor JSON: {body[:200]!r}")
-            return
+        except (msgspec.DecodeError, RecursionError) as error:
+            usable = _usable(body, error)
+            if usable is None:
+                self._fail(Outcome.PROTOCOL, f"the answer is neither an event stream nor JSON: {body[:200]!r}")
+                return
+            response = _lenient_response(usable)
         self._whole(response)
         self.has_text = response.output is not None and bytes(response.output) not in (b"null", b"[]")
 
@@ -108,10 +111,16 @@ class ResponsesAnswer(Answer):
             self.done = True
 
 
-def _lenient_event(data: bytes) -> Event:
-    value: Any = msgspec.json.decode(data)
-    if not isinstance(value, dict):
-        return Event()
+def _usable(data: bytes, error: Exception) -> dict[str, Any] | None:
+    """The object that did not decode, without types; None when it is none, or nested too deep to be read."""
+    if isinstance(error, msgspec.ValidationError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            value: Any = msgspec.json.decode(data)
+            return value if isinstance(value, dict) else {}
+    return None
+
+
+def _lenient_event(value: dict[str, Any]) -> Event:
     delta = value.get("delta")
     if isinstance(delta, dict):
         delta = msgspec.json.encode(delta).decode()

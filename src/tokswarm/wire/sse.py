@@ -96,6 +96,8 @@ class EventSplitter:
             self._data.append(b"")
         elif line.startswith(b"event:"):
             self._name = _field_value(line, 6)
+        elif line == b"event":
+            self._name = b""
 
 
 def _field_value(line: bytes, start: int) -> bytes:

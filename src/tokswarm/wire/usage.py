@@ -1,36 +1,40 @@
 """Token counts as servers state them, wherever and however they do."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+"""Tokens; what is no possible count was not said."""
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class PromptTokensDetails(msgspec.Struct, gc=False):
     """Of the prompt tokens."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class CompletionTokensDetails(msgspec.Struct, gc=False):
     """Of the output tokens."""
 
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
     """`usage` in the dialects seen: chat and completions, responses, DeepSeek's and Anthropic's cache counts."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
     prompt_tokens_details: PromptTokensDetails | None = None
     completion_tokens_details: CompletionTokensDetails | None = None
     input_tokens_details: PromptTokensDetails | None = None
     output_tokens_details: CompletionTokensDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    prompt_cache_hit_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
 
     @property
     def prompt(self) -> int | None:
@@ -64,15 +68,15 @@ class Usage(msgspec.Struct, gc=False):
 class ServerTimes(msgspec.Struct, gc=False):
     """vLLM's per-request `metrics`."""
 
-    queue_time_ms: float | None = None
+    queue_time_ms: Milliseconds | None = None
 
 
 class Timings(msgspec.Struct, gc=False):
     """llama.cpp's `timings`: tokens of the prompt from the cache and computed, tokens predicted."""
 
-    cache_n: int | None = None
-    prompt_n: int | None = None
-    predicted_n: int | None = None
+    cache_n: Count | None = None
+    prompt_n: Count | None = None
+    predicted_n: Count | None = None
 
     def as_usage(self) -> Usage:
         """The same counts as `usage`."""

@@ -253,3 +253,40 @@ def test_an_answer_in_one_piece_has_text_and_usage_but_no_arrivals() -> None:
     )
     assert (answer.has_text, answer.done, answer.finish_reason, answer.queue_wait_ms) == (True, True, "stop", 2.5)
     assert not answer.stamps_ns
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b'{"x": "\xff", "choices": 1, "status": 1}', id="no-utf8"),
+        pytest.param(b'{"choices": ' + b"[" * 5000 + b"]" * 5000 + b"}", id="nested-too-deep"),
+        pytest.param(b'{"choices": 1, "error": "\\ud800"}', id="lone-surrogate"),
+        pytest.param(b'{"usage": {"completion_tokens": ' + b"9" * 5000 + b"}}", id="number-of-5000-digits"),
+    ],
+)
+def test_what_cannot_be_decoded_fails_the_request_and_raises_nothing(body: bytes) -> None:
+    streamed, whole = ChatAnswer(LiveRow()), ChatAnswer(LiveRow())
+    streamed.feed(b"data: " + body + b"\n\n", 1, True)
+    whole.read_body(body)
+    assert (streamed.error_outcome, whole.error_outcome) == (Outcome.PROTOCOL, Outcome.PROTOCOL)
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 32, 1 << 70, 1e308])
+def test_an_impossible_count_was_not_said(count: float) -> None:
+    answer = read((1, event(choices=[{"delta": {"content": "a"}}], usage={"completion_tokens": count})))
+    assert answer.usage is not None
+    assert answer.usage.output is None
+    assert (len(answer.stamps_ns), answer.counts()) == (1, None)
+
+
+@pytest.mark.parametrize("wait_ms", [-1, 1e308, "inf", "nan"])
+def test_an_impossible_queue_wait_was_not_said(wait_ms: object) -> None:
+    answer = read((1, event(usage={"completion_tokens": 1}, metrics={"queue_time_ms": wait_ms})))
+    assert answer.queue_wait_ms is None
+
+
+def test_the_first_of_two_errors_names_the_outcome_whether_they_share_a_read_or_not() -> None:
+    error, no_json = b"event: error\ndata: {}\n\n", b"data: <html>\n\n"
+    assert read((1, error + no_json)).error_outcome is Outcome.IN_BAND_ERROR
+    assert read((1, error), (2, no_json)).error_outcome is Outcome.IN_BAND_ERROR
+    assert read((1, no_json + error)).error_outcome is Outcome.PROTOCOL

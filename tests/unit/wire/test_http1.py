@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokswarm.wire.http1 import MAX_HEAD_BYTES, HttpProtocolError, ResponseParser
+from tokswarm.wire.http1 import MAX_HEAD_BYTES, MAX_SIZE_LINE_BYTES, HttpProtocolError, ResponseParser
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n"
 WHOLE = {
@@ -111,9 +111,38 @@ def test_keep_alive_follows_version_and_header(head: bytes, *, keep: bool) -> No
         pytest.param(CHUNKED + b"zz\r\nabc", id="no-hex"),
         pytest.param(CHUNKED + b"-5\r\nabc", id="negative-size"),
         pytest.param(CHUNKED + b"2\r\nabc\r\n", id="chunk-longer-than-said"),
+        pytest.param(b"HTTP/1.1 200\n\r\n\r\n", id="line-feed-in-status-line"),
         pytest.param(b"HTTP/1.1 200 OK\r\nX: " + b"a" * (MAX_HEAD_BYTES + 10), id="endless-head"),
     ],
 )
 def test_what_is_not_http_is_refused(data: bytes) -> None:
     with pytest.raises(HttpProtocolError):
         parse(data, [])
+
+
+@pytest.mark.parametrize("size", [b"0x5", b"+5", b"0_5", b"0X5"])
+def test_a_chunk_size_is_hex_digits_alone_in_a_read_of_its_own_too(size: bytes) -> None:
+    parser = ResponseParser()
+    parser.feed(CHUNKED)
+    with pytest.raises(HttpProtocolError):
+        parser.feed(size + b"\r\nhello\r\n")
+
+
+def _long(what: str, excess: int) -> bytes:
+    if what == "head":
+        start = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: "
+        return start + b"x" * (MAX_HEAD_BYTES - len(start) + excess) + b"\r\n\r\nok"
+    if what == "size-line":
+        return CHUNKED + b"2;" + b"e" * (MAX_SIZE_LINE_BYTES - 3 + excess) + b"\r\nok\r\n0\r\n\r\n"
+    return CHUNKED + b"2\r\nok\r\n0\r\nX: " + b"x" * (MAX_HEAD_BYTES - 4 + excess) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("what", ["head", "size-line", "trailer"])
+def test_limits_hold_to_the_byte_at_any_split(what: str) -> None:
+    fits, exceeds = _long(what, 0), _long(what, 1)
+    for cut in [0, 100, *range(len(fits) - 20, len(fits))]:
+        parser, body = parse(fits, [cut])
+        assert (body, parser.complete) == (b"ok", True)
+    for cut in [0, 100, *range(len(exceeds) - 20, len(exceeds))]:
+        with pytest.raises(HttpProtocolError):
+            parse(exceeds, [cut])

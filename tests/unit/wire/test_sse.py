@@ -106,3 +106,9 @@ def test_a_large_event_in_small_reads_is_whole() -> None:
     splitter = EventSplitter()
     events = [event for at in range(0, len(data), 65536) for event in splitter.feed(data[at : at + 65536])]
     assert events == [payload]
+
+
+def test_an_event_type_without_a_value_takes_the_type_back() -> None:
+    splitter = EventSplitter()
+    assert splitter.feed(b"event: error\nevent\ndata: x\n\n") == [b"x"]
+    assert splitter.named == {}
