@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit check bench boards clean services
+.PHONY: help setup demo test unit check bench boards clean services third-party
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …"; exit 1; }
@@ -31,7 +31,10 @@ demo: $(STAMP) ## simulator, master, two workers and the page: the default sweep
 services: ## install the real servers the tests use (Debian, as root), else say what is skipped
 	@sh tests/install-services.sh
 
-test: $(DEV_STAMP) services ## everything CI runs: lint, types, unit and integration tests
+third-party: ## install the endpoint that others wrote and the tests run against (LiteLLM's proxy)
+	@PYTHON=$(PYTHON) sh tests/install-third-party.sh
+
+test: $(DEV_STAMP) services third-party ## everything CI runs: lint, types, unit and integration tests
 	$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -q
 
@@ -50,4 +53,4 @@ bench: $(DEV_STAMP) ## the receive path against the bound and the openai SDK (ne
 	$(BIN)/python benchmarks/receive_path.py
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-litellm .venv-guidellm build dist .pytest_cache .mypy_cache .ruff_cache
