@@ -21,6 +21,7 @@ from gevent.queue import Full, Queue
 from tokswarm.errors import FleetError
 from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.version import VERSION
+from tokswarm.worker.descriptors import raise_descriptor_limit
 from tokswarm.worker.duty import Duty, MakeRun
 from tokswarm.worker.messages import (
     PROTOCOL,
@@ -78,6 +79,7 @@ def run_node(settings: NodeSettings, *, make_run: MakeRun = WorkerRun) -> int:
 
     The process must be patched by gevent. ConfigError for a name that cannot be used.
     """
+    raise_descriptor_limit()
     return Node(settings, make_run=make_run).serve()
 
 
