@@ -101,6 +101,13 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
     """uint32, native order: tokens in each arrival; empty: one each."""
     coalesced: bool = False
     """Something between delivered the tokens in a few bursts: TTFT and ITL say nothing of the server."""
+    retry_after_ms: float | None = None
+    """How long the server asks to wait."""
+    processing_ms: float | None = None
+    """The server's or gateway's own time by its headers; of a stream, to the head."""
+    remaining_requests: int | None = None
+    """Left of the server's rate limit."""
+    remaining_tokens: int | None = None
 
     @property
     def ttft_ms(self) -> float | None:

@@ -5,7 +5,7 @@ role-only and empty deltas are none. The stamp of an arrival is that of the read
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,6 @@ from tokswarm.wire.sse import EventSplitter
 from tokswarm.wire.usage import ServerTimes, Usage
 
 BAD_REQUEST, TOO_MANY_REQUESTS = 400, 429
-SERVED_BY_HEADERS = ("x-inference-pod", "x-served-by", "x-litellm-model-api-base", "x-replica")
 
 
 class LiveRow:
@@ -167,11 +166,6 @@ def judge_refusal(status: int, body: bytes) -> tuple[Outcome, str]:
     else:
         outcome = Outcome.HTTP_ERROR
     return outcome, f"HTTP {status}: {text}"
-
-
-def served_by(headers: Mapping[str, str]) -> str | None:
-    """The replica or provider that a response's headers (names in lower case) name; None when none does."""
-    return next((headers[name] for name in SERVED_BY_HEADERS if name in headers), None)
 
 
 def is_context_error(text: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tokswarm.measure.record import Outcome
 from tokswarm.redact import redact
-from tokswarm.wire.answer import Answer, judge_answer, judge_refusal, served_by
+from tokswarm.wire.answer import Answer, judge_answer, judge_refusal
 from tokswarm.wire.connection import Connection, ConnectionPool, TunnelRefusedError
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
@@ -136,11 +136,6 @@ class Exchange:
     def headers(self) -> dict[str, str]:
         """Response headers, names in lower case."""
         return self._parser.headers
-
-    @property
-    def served_by(self) -> str | None:
-        """Who answered, where a header says so."""
-        return served_by(self._parser.headers)
 
     def begin(self, *, fresh: bool) -> None:
         """Send the request, on a kept connection unless `fresh`. Never raises; failures end the exchange."""

@@ -14,7 +14,7 @@ import msgspec
 
 from tokswarm.measure.record import Outcome
 from tokswarm.redact import redact
-from tokswarm.wire.answer import Answer, LiveRow, judge_answer, judge_refusal, served_by
+from tokswarm.wire.answer import Answer, LiveRow, judge_answer, judge_refusal
 from tokswarm.wire.client import Call
 from tokswarm.wire.clock import ReceiveClock
 from tokswarm.wire.receiver import Receiver
@@ -39,10 +39,10 @@ class SdkExchange:
         "done_ns",
         "error",
         "greenlet",
+        "headers",
         "headers_ns",
         "outcome",
         "sent_ns",
-        "served_by",
         "status",
         "tag",
     )
@@ -58,7 +58,8 @@ class SdkExchange:
         self.outcome: Outcome | None = None
         self.error: str | None = None
         self.status: int | None = None
-        self.served_by: str | None = None
+        self.headers: dict[str, str] = {}
+        """Names in lower case."""
         self.greenlet: gevent.Greenlet | None = None
 
 
@@ -146,7 +147,7 @@ class SdkClient:
         except gevent.GreenletExit:
             outcome, error = Outcome.ABORTED, exchange.error
         except Exception as failure:  # noqa: BLE001 - the root of a request; what the SDK raises becomes an outcome
-            outcome, error = self._judge_failure(failure)
+            outcome, error = self._judge_failure(exchange, failure)
         exchange.done_ns = exchange.done_ns or time.monotonic_ns()
         exchange.outcome = outcome
         exchange.error = None if error is None else redact(error, secret=self.target.secret)
@@ -161,7 +162,7 @@ class SdkClient:
         with self._create(**named, **self._options(fields)) as response:
             exchange.headers_ns = time.monotonic_ns()
             exchange.status = response.status_code
-            exchange.served_by = served_by({name.lower(): value for name, value in response.headers.items()})
+            exchange.headers = {name.lower(): value for name, value in response.headers.items()}
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 answer.read_body(response.read())
                 return judge_answer(answer)
@@ -177,11 +178,12 @@ class SdkClient:
     def _options(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {"stream": fields.pop("stream"), "extra_body": fields, "extra_headers": self._extra_headers}
 
-    def _judge_failure(self, failure: Exception) -> tuple[Outcome, str]:
+    def _judge_failure(self, exchange: SdkExchange, failure: Exception) -> tuple[Outcome, str]:
         sdk = self._openai
         if isinstance(failure, sdk.APIStatusError):
-            outcome, text = judge_refusal(failure.status_code, failure.response.content)
-            return outcome, text
+            exchange.status = failure.status_code
+            exchange.headers = {name.lower(): value for name, value in failure.response.headers.items()}
+            return judge_refusal(failure.status_code, failure.response.content)
         if isinstance(failure, sdk.APITimeoutError):
             return Outcome.TIMEOUT, f"the SDK gave up waiting: {failure}"
         cause = failure.__cause__ or failure

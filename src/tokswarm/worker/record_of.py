@@ -1,12 +1,14 @@
 """A finished request as its record: what was seen, joined with what was planned."""
 
 from array import array
+from collections.abc import Mapping
 from typing import Protocol
 
 from tokswarm.measure.record import Outcome, QueueWaitSource, RequestRecord, TokenSource
 from tokswarm.traffic.mix import Limit, Slo, TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.wire.answer import Answer
+from tokswarm.wire.response_headers import NOTHING, server_word
 
 COALESCED_ARRIVALS = 8
 
@@ -28,8 +30,8 @@ class Ended(Protocol):
         ...
 
     @property
-    def served_by(self) -> str | None:
-        """Who answered, where a header says so."""
+    def headers(self) -> Mapping[str, str]:
+        """Response headers, names in lower case."""
         ...
 
 
@@ -59,6 +61,7 @@ def record_of(
     outcome = ended.outcome
     assert outcome is not None
     output_tokens, source = _output_tokens(answer)
+    word = server_word(ended.headers) if ended.headers else NOTHING
     return RequestRecord(
         request_id=request_id,
         slot=planned.slot,
@@ -77,7 +80,11 @@ def record_of(
         connect_ms=None if ended.connect_ns is None else ended.connect_ns / 1e6,
         status=ended.status,
         error=ended.error,
-        served_by=ended.served_by,
+        served_by=word.served_by,
+        retry_after_ms=word.retry_after_ms,
+        processing_ms=word.processing_ms,
+        remaining_requests=word.remaining_requests,
+        remaining_tokens=word.remaining_tokens,
         prompt_tokens_planned=ticket.prompt_tokens,
         prompt_tokens=None if usage is None else usage.prompt,
         max_tokens=ticket.max_tokens,

@@ -43,7 +43,7 @@ class EndedExchange:
         self.connect_ns = None
         self.status = 200
         self.error = None
-        self.served_by = None
+        self.headers: dict[str, str] = {}
 
     def tokens(self, *at_ms: int) -> None:
         for at in at_ms:

@@ -1,0 +1,79 @@
+"""What response headers say about limits and about the server's own time."""
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|s|m|h|d)")
+_MS_PER = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
+
+PROCESSING_HEADERS = ("openai-processing-ms", "x-litellm-response-duration-ms", "x-envoy-upstream-service-time")
+SERVED_BY_HEADERS = ("x-inference-pod", "x-served-by", "x-litellm-model-api-base", "x-litellm-model-id", "x-replica")
+
+
+class ServerWord(NamedTuple):
+    """What a response's headers say; None: nothing."""
+
+    served_by: str | None
+    retry_after_ms: float | None
+    processing_ms: float | None
+    """The server's or gateway's own time; of a stream, to the head."""
+    remaining_requests: int | None
+    remaining_tokens: int | None
+    """Of the rate limit."""
+
+
+NOTHING = ServerWord(None, None, None, None, None)
+
+
+def server_word(headers: Mapping[str, str]) -> ServerWord:
+    """Read the headers (names in lower case)."""
+    served_by = next((headers[name] for name in SERVED_BY_HEADERS if name in headers), None)
+    processing = next((headers[name] for name in PROCESSING_HEADERS if name in headers), None)
+    return ServerWord(
+        served_by=served_by,
+        retry_after_ms=retry_after_ms(headers),
+        processing_ms=None if processing is None else _number(processing),
+        remaining_requests=_whole(headers.get("x-ratelimit-remaining-requests")),
+        remaining_tokens=_whole(headers.get("x-ratelimit-remaining-tokens")),
+    )
+
+
+def retry_after_ms(headers: Mapping[str, str]) -> float | None:
+    """How long to wait: by `retry-after-ms`, or by `Retry-After` in any of its forms.
+
+    Seconds, a duration (`12ms`), or a date against the response's own `Date`.
+    """
+    exact = _number(headers.get("retry-after-ms", ""))
+    if exact is not None:
+        return exact
+    value = headers.get("retry-after", "").strip()
+    if not value:
+        return None
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds * 1e3
+    parts = _DURATION_PART.findall(value)
+    if parts and "".join(number + unit for number, unit in parts) == value:
+        return sum(float(number) * _MS_PER[unit] for number, unit in parts)
+    try:
+        until_s = parsedate_to_datetime(value).timestamp()
+        now_s = parsedate_to_datetime(headers.get("date", "")).timestamp()
+    except ValueError:
+        return None
+    return max(0.0, (until_s - now_s) * 1e3)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+def _whole(text: str | None) -> int | None:
+    """A count; Azure's responses API sends -1 for unknown."""
+    value = _number(text) if text is not None else None
+    return None if value is None else int(value)

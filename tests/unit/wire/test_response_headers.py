@@ -1,0 +1,43 @@
+"""Response headers in the forms servers and gateways send."""
+
+import pytest
+
+from tokswarm.wire.response_headers import NOTHING, retry_after_ms, server_word
+
+DATE = "Wed, 02 Dec 2026 10:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "want"),
+    [
+        pytest.param({"retry-after": "2"}, 2000.0, id="seconds"),
+        pytest.param({"retry-after": "0.5"}, 500.0, id="fraction"),
+        pytest.param({"retry-after": "12ms"}, 12.0, id="duration"),
+        pytest.param({"retry-after": "1m30s"}, 90_000.0, id="compound"),
+        pytest.param({"retry-after-ms": "250", "retry-after": "1"}, 250.0, id="milliseconds-first"),
+        pytest.param({"retry-after": "Wed, 02 Dec 2026 10:00:07 GMT", "date": DATE}, 7000.0, id="date"),
+        pytest.param({"retry-after": "Wed, 02 Dec 2026 09:00:00 GMT", "date": DATE}, 0.0, id="past"),
+        pytest.param({"retry-after": "soon"}, None, id="words"),
+        pytest.param({"retry-after": "-1"}, None, id="negative"),
+        pytest.param({"retry-after": "inf"}, None, id="infinite"),
+        pytest.param({}, None, id="absent"),
+    ],
+)
+def test_retry_after_is_read_in_every_form(headers: dict[str, str], want: float | None) -> None:
+    assert retry_after_ms(headers) == want
+
+
+def test_limits_time_and_replica_are_read() -> None:
+    word = server_word(
+        {
+            "x-inference-pod": "vllm-3",
+            "openai-processing-ms": "41",
+            "x-ratelimit-remaining-requests": "99",
+            "x-ratelimit-remaining-tokens": "12000",
+        }
+    )
+    assert word == ("vllm-3", None, 41.0, 99, 12000)
+
+
+def test_unknown_limits_are_absent() -> None:
+    assert server_word({"x-ratelimit-remaining-tokens": "-1", "x-ratelimit-remaining-requests": "many"}) == NOTHING
