@@ -33,6 +33,11 @@ WORDS = {
         "Transfer-Encoding: chunked\r\n", "Connection: close\r\n", "Connection: keep-alive\r\n", "\r\n\r\n",
         "0\r\n\r\n", "5;a=b\r\n", "\n", "\r", ", ", ": ", "gzip", "0x", "_", "+", "-", " ", "\t", "ffffffffffffffff",
     ],
+    "headers": [
+        "Retry-After: ", "retry-after-ms: ", "Date: ", "openai-processing-ms: ", "x-ratelimit-remaining-requests: ",
+        "x-ratelimit-remaining-tokens: ", "x-served-by: ", "Wed, 02 Dec 2026 16:00:00 GMT", "1e308", "nan", "inf", "-1",
+        "12ms", "1h2m", "\r\n", "+0000", "-9999", "99999999999999999999",
+    ],
     "sse": ["data", "data:", "data: ", "event", "event: error", "id: 1", "retry: 1", ":", "\r\n", "\n\n", "\ufeff"],
     "chat": [
         "data: ", "\n\n", "[DONE]", "event: error\n", "choices", "delta", "content", "reasoning_content", "reasoning",

@@ -27,6 +27,7 @@ from tokswarm.traffic.units import Duration
 from tokswarm.wire.answer import Answer, LiveRow, judge_answer, judge_refusal
 from tokswarm.wire.chat_answer import ChatAnswer
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
+from tokswarm.wire.response_headers import server_word
 from tokswarm.wire.responses_answer import ResponsesAnswer
 from tokswarm.wire.sse import EventSplitter
 from tokswarm.worker.record_of import record_of
@@ -218,7 +219,7 @@ def _seen(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _record(answer: Answer, outcome: Outcome, error: str | None) -> None:
+def _record(answer: Answer, outcome: Outcome, error: str | None, headers: dict[str, str] | None = None) -> None:
     """The answer becomes a record, and the record comes back from its bytes."""
     ended = SimpleNamespace(
         answer=answer,
@@ -229,6 +230,7 @@ def _record(answer: Answer, outcome: Outcome, error: str | None) -> None:
         connect_ns=None,
         error=None if error is None else error.encode("utf-8", "replace").decode(),
         status=200,
+        headers=headers or {},
         served_by=None,
     )
     planned = SimpleNamespace(ticket=_TICKET, slot=0, planned_ns=0, stage="all")
@@ -266,6 +268,22 @@ def check_chat(data: bytes) -> None:
 def check_responses(data: bytes) -> None:
     """The same for the responses API."""
     _check_answer(ResponsesAnswer, data)
+
+
+# --- response headers -----------------------------------------------------------------------------
+
+
+def check_headers(data: bytes) -> None:
+    """Header lines, whatever they say, become a record with finite figures, or are no HTTP."""
+    parser = ResponseParser()
+    try:
+        parser.feed(b"HTTP/1.1 429 Too Many Requests\r\n" + data.rstrip(b"\r\n") + b"\r\n\r\n")
+    except HttpProtocolError:
+        return
+    word = server_word(parser.headers)
+    for figure in word[1:]:
+        assert figure is None or 0 <= figure < 1 << 63, word
+    _record(ChatAnswer(LiveRow()), Outcome.RATE_LIMITED, None, parser.headers)
 
 
 # --- record logs ----------------------------------------------------------------------------------
@@ -316,6 +334,7 @@ def log_of(payloads: list[bytes]) -> bytes:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "http1": check_http1,
+    "headers": check_headers,
     "sse": check_sse,
     "chat": check_chat,
     "responses": check_responses,

@@ -8,6 +8,9 @@ from typing import NamedTuple
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|s|m|h|d)")
 _MS_PER = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 
+_MOST = 1e15
+"""A figure beyond it is none."""
+
 PROCESSING_HEADERS = ("openai-processing-ms", "x-litellm-response-duration-ms", "x-envoy-upstream-service-time")
 SERVED_BY_HEADERS = ("x-inference-pod", "x-served-by", "x-litellm-model-api-base", "x-litellm-model-id", "x-replica")
 
@@ -56,7 +59,8 @@ def retry_after_ms(headers: Mapping[str, str]) -> float | None:
         return seconds * 1e3
     parts = _DURATION_PART.findall(value)
     if parts and "".join(number + unit for number, unit in parts) == value:
-        return sum(float(number) * _MS_PER[unit] for number, unit in parts)
+        whole_ms = sum(float(number) * _MS_PER[unit] for number, unit in parts)
+        return whole_ms if whole_ms < _MOST else None
     try:
         until_s = parsedate_to_datetime(value).timestamp()
         now_s = parsedate_to_datetime(headers.get("date", "")).timestamp()
@@ -70,7 +74,7 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < float("inf") else None
+    return value if 0 <= value < _MOST else None
 
 
 def _whole(text: str | None) -> int | None:

@@ -20,6 +20,8 @@ DATE = "Wed, 02 Dec 2026 10:00:00 GMT"
         pytest.param({"retry-after": "soon"}, None, id="words"),
         pytest.param({"retry-after": "-1"}, None, id="negative"),
         pytest.param({"retry-after": "inf"}, None, id="infinite"),
+        pytest.param({"retry-after": "1e308"}, None, id="beyond-all-time"),
+        pytest.param({"retry-after": "9" * 400 + "h"}, None, id="a-duration-beyond-all-time"),
         pytest.param({}, None, id="absent"),
     ],
 )
@@ -41,3 +43,7 @@ def test_limits_time_and_replica_are_read() -> None:
 
 def test_unknown_limits_are_absent() -> None:
     assert server_word({"x-ratelimit-remaining-tokens": "-1", "x-ratelimit-remaining-requests": "many"}) == NOTHING
+
+
+def test_a_limit_beyond_every_count_was_not_said() -> None:
+    assert server_word({"x-ratelimit-remaining-tokens": "1e300"}) == NOTHING
