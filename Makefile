@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit check bench fuzz boards clean services third-party
+.PHONY: help setup demo test unit check bench peers fuzz boards clean services third-party
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -52,9 +52,12 @@ boards: $(DEV_STAMP) ## build dashboards/*.json again from src/tokswarm/grafana
 bench: $(DEV_STAMP) ## the receive path against the bound and the openai SDK (needs cc)
 	$(BIN)/python benchmarks/receive_path.py
 
+peers: $(DEV_STAMP) ## other load generators beside ours, on one core (needs cc, and a few GB for their venvs)
+	$(BIN)/python benchmarks/peers.py $(if $(SERVER),--server $(SERVER))
+
 fuzz: $(DEV_STAMP) ## ten minutes of fuzzing the readers of foreign bytes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/fuzz.py
 
 clean: ## remove what was built
-	rm -rf $(VENV) .venv-litellm .venv-guidellm build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-litellm .venv-guidellm .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache
