@@ -64,7 +64,7 @@ def retry_after_ms(headers: Mapping[str, str]) -> float | None:
     try:
         until_s = parsedate_to_datetime(value).timestamp()
         now_s = parsedate_to_datetime(headers.get("date", "")).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (until_s - now_s) * 1e3)
 

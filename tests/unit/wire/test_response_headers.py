@@ -20,6 +20,7 @@ DATE = "Wed, 02 Dec 2026 10:00:00 GMT"
         pytest.param({"retry-after": "soon"}, None, id="words"),
         pytest.param({"retry-after": "-1"}, None, id="negative"),
         pytest.param({"retry-after": "inf"}, None, id="infinite"),
+        pytest.param({"retry-after": f"Mon, 01 Jan 0001 00:00:{'9' * 20}", "date": DATE}, None, id="no-such-second"),
         pytest.param({"retry-after": "1e308"}, None, id="beyond-all-time"),
         pytest.param({"retry-after": "9" * 400 + "h"}, None, id="a-duration-beyond-all-time"),
         pytest.param({}, None, id="absent"),
