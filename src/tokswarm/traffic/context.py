@@ -1,7 +1,11 @@
-"""How much of a plan does not fit the model's context: requests that a server refuses, whatever the load."""
+"""How much of a plan does not fit the model's context: a prompt alone, an answer alone, or only both together.
 
+Every server refuses the first. What fits only in part is refused by some and cut short by others: vLLM 0.32 lowers
+`max_tokens` to what is left beside the prompt, and the answer ends early without a word.
+"""
+
+from collections.abc import Iterable, Iterator
 import random
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tokswarm.errors import PreflightError
@@ -18,7 +22,10 @@ class Asking(NamedTuple):
     """A class, or the replay of a trace, and how much of it asks for more tokens than the context has."""
 
     name: str
+    hopeless_ratio: float
+    """Share of its requests whose prompt alone, or whose answer alone, is too long."""
     too_long_ratio: float
+    """Share whose prompt and answer are too long together; the hopeless among them."""
     keys: str
     """What in the mix to lower."""
 
@@ -26,22 +33,22 @@ class Asking(NamedTuple):
 def context_notes(mix: Mix, stages: list[PlannedStage], context_tokens: int | None) -> list[str]:
     """What in the plan is too long, in words; nothing when `context_tokens` is None: not known.
 
-    PreflightError when no request of the plan could be answered.
+    PreflightError when every request of the plan is hopeless.
     """
     if context_tokens is None:
         return []
     asking = [*_classes(mix, stages, context_tokens), *_replays(stages, context_tokens)]
-    too_long = [each for each in asking if each.too_long_ratio > 0]
-    size = f"more than the {context_tokens:,} tokens of the model's context, prompt and answer together"
-    if too_long and all(each.too_long_ratio == 1 for each in asking):
+    if asking and all(each.hopeless_ratio == 1 for each in asking):
         raise PreflightError(
-            f"every request would be refused: {' and '.join(each.name for each in too_long)} ask for {size}",
-            hint="lower " + " and ".join(dict.fromkeys(each.keys for each in too_long)),
+            f"every request would be refused: {' and '.join(each.name for each in asking)} ask for prompts or answers "
+            f"that do not fit into the model's context of {context_tokens:,} tokens",
+            hint="lower " + " and ".join(dict.fromkeys(each.keys for each in asking)),
         )
     return [
-        f"{each.name}: {_about(each.too_long_ratio)} of the requests ask for {size}, and will be refused: "
-        f"lower {each.keys}"
-        for each in too_long
+        f"{each.name}: {_about(each.too_long_ratio)} of the requests do not fit into the model's context of "
+        f"{context_tokens:,} tokens, and will be refused or cut short: lower {each.keys}"
+        for each in asking
+        if each.too_long_ratio > 0
     ]
 
 
@@ -53,22 +60,29 @@ def _classes(mix: Mix, stages: list[PlannedStage], context_tokens: int) -> Itera
     if all(isinstance(stage.load, Replay) for stage in stages):
         return
     for traffic_class in mix.classes:
-        ratio = _share_of_draws(traffic_class, context_tokens)
-        yield Asking(traffic_class.name, ratio, "the max of prompt.tokens or of output.max_tokens")
+        shares = _shares(_draws(traffic_class), context_tokens)
+        yield Asking(traffic_class.name, *shares, "the max of prompt.tokens or of output.max_tokens")
 
 
-def _share_of_draws(traffic_class: TrafficClass, context_tokens: int) -> float:
+def _draws(traffic_class: TrafficClass) -> Iterator[tuple[int, int]]:
     rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
     prompt, output = Sampler(traffic_class.prompt.tokens), Sampler(traffic_class.output.max_tokens)
-    return sum(prompt.draw(rng) + output.draw(rng) > context_tokens for _ in range(DRAWS)) / DRAWS
+    return ((prompt.draw(rng), output.draw(rng)) for _ in range(DRAWS))
 
 
 def _replays(stages: list[PlannedStage], context_tokens: int) -> Iterator[Asking]:
     for stage in stages:
         if isinstance(stage.load, Replay) and stage.load.rows:
             rows = replay_rows(stage.load)
-            over = sum(
-                prompt + output > context_tokens
-                for prompt, output in zip(rows.prompt_tokens, rows.output_tokens, strict=True)
-            )
-            yield Asking(stage.name, over / stage.load.rows, "the trace's max_prompt_tokens or max_output_tokens")
+            shares = _shares(zip(rows.prompt_tokens, rows.output_tokens, strict=True), context_tokens)
+            yield Asking(stage.name, *shares, "the trace's max_prompt_tokens or max_output_tokens")
+
+
+def _shares(lengths: Iterable[tuple[int, int]], context_tokens: int) -> tuple[float, float]:
+    """Of these prompts and answers: the share that is hopeless, and the share that is too long at all."""
+    count = hopeless = too_long = 0
+    for prompt, output in lengths:
+        count += 1
+        hopeless += prompt >= context_tokens or output > context_tokens
+        too_long += prompt + output > context_tokens
+    return hopeless / count, too_long / count

@@ -128,7 +128,9 @@ def test_what_the_endpoint_refuses_and_cannot_hold_reaches_plan_and_notes(desk: 
     assert desk.run_to_its_end().notes == ("probed",)
     assert [worker.plan.dropped_fields for worker in desk.fleet.members.values()] == [["stream_options"]] * 2
     desk.context_tokens = 14
-    with pytest.raises(PreflightError, match="chat ask for more than the 14 tokens"):
+    assert desk.run_to_its_end().notes[1].startswith("chat: all of the requests do not fit")
+    desk.context_tokens = 10
+    with pytest.raises(PreflightError, match="chat ask for prompts or answers that do not fit"):
         desk.control.start(StartRequest(mix="chat"))
 
 

@@ -25,14 +25,8 @@ def stage(load: Load, name: str = "a") -> PlannedStage:
 SHORT = traffic_class("short", Distribution(fixed=90), 10)
 LONG = traffic_class("long", Distribution(fixed=91), 10)
 CLOSED = stage(ClosedLoop(concurrency=1))
-REPLAY = stage(
-    cut_replay(
-        [TraceRow(offset_ns=0, prompt_tokens=tokens, output_tokens=10, blocks=()) for tokens in (10, 90, 91, 500)],
-        TraceSource(file="t.jsonl"),
-        duration_ns=None,
-    ),
-    "replay",
-)
+ROWS = [TraceRow(offset_ns=0, prompt_tokens=tokens, output_tokens=10, blocks=()) for tokens in (10, 90, 91, 500)]
+REPLAY = stage(cut_replay(ROWS, TraceSource(file="t.jsonl"), duration_ns=None), "replay")
 
 
 def test_a_plan_that_fits_to_the_last_token_is_not_spoken_of() -> None:
@@ -45,8 +39,8 @@ def test_an_unknown_context_is_not_judged() -> None:
 
 def test_a_class_that_never_fits_beside_one_that_does_is_named_with_what_to_lower() -> None:
     assert context_notes(mix(SHORT, LONG), [CLOSED], 100) == [
-        "long: all of the requests ask for more than the 100 tokens of the model's context, prompt and answer "
-        "together, and will be refused: lower the max of prompt.tokens or of output.max_tokens"
+        "long: all of the requests do not fit into the model's context of 100 tokens, and will be refused or cut "
+        "short: lower the max of prompt.tokens or of output.max_tokens"
     ]
 
 
@@ -62,8 +56,15 @@ def test_a_trace_is_judged_row_by_row_and_leaves_unused_classes_alone() -> None:
     assert note.endswith("lower the trace's max_prompt_tokens or max_output_tokens")
 
 
-def test_a_plan_of_which_nothing_fits_is_refused() -> None:
+def test_a_plan_of_which_every_prompt_is_too_long_is_refused() -> None:
+    longer = stage(cut_replay(ROWS[2:], TraceSource(file="t.jsonl"), duration_ns=None), "replay")
     with pytest.raises(PreflightError, match="every request would be refused: long and replay ask for") as caught:
-        context_notes(mix(LONG), [CLOSED, REPLAY], 19)
+        context_notes(mix(LONG), [CLOSED, longer], 91)
     assert "prompt.tokens" in caught.value.hint
     assert "max_prompt_tokens" in caught.value.hint
+
+
+def test_an_answer_that_is_too_long_alone_is_refused_and_one_that_may_be_cut_short_is_not() -> None:
+    with pytest.raises(PreflightError, match="every request would be refused: answer ask for"):
+        context_notes(mix(traffic_class("answer", Distribution(fixed=1), 101)), [CLOSED], 100)
+    assert len(context_notes(mix(traffic_class("answer", Distribution(fixed=1), 100)), [CLOSED], 100)) == 1
