@@ -4,8 +4,8 @@ Every server refuses the first. What fits only in part is refused by some and cu
 `max_tokens` to what is left beside the prompt, and the answer ends early without a word.
 """
 
-from collections.abc import Iterable, Iterator
 import random
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tokswarm.errors import PreflightError
