@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import time
@@ -143,6 +144,37 @@ def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing_behind(tmp_path: Path
     until("the end of every process", lambda: processes_on(tmp_path) == [])
 
 
+def test_a_killed_master_leaves_a_run_that_can_be_reported(tmp_path: Path, base_url: str) -> None:
+    mix = long_mix(tmp_path / "m.yaml", base_url)
+    data = ("--data-dir", tmp_path / "data")
+    with started("run", mix, *data) as process:
+        until("load", lambda: in_server(base_url) == 4, timeout_s=60)
+        time.sleep(3)
+        listed = json.loads(tokswarm("runs", *data, "--json").out)
+        run_id = listed["run_id"]
+        assert listed["state"] == "running"
+        refused = tokswarm("report", run_id, *data)
+        assert (refused.code, refused.err.splitlines()[0]) == (1, f"error: run {run_id} is running")
+        process.kill()
+        process.communicate()
+    listed = json.loads(tokswarm("runs", *data, "--json").out)
+    assert (listed["state"], listed["error"]) == ("failed", "the master ended during the run")
+    reported = tokswarm("report", run_id, *data, "--json")
+    assert reported.code == 0, reported
+    summary = json.loads(reported.out)
+    assert (summary["stopped_by"], summary["error"]) == ("error", "the master ended during the run")
+    [stage] = summary["stages"]
+    run = only_run(tmp_path / "data")
+    assert set(run.entries) == {"master", "local-1", "local-2"}
+    assert stage["requests"]["ok"] == len([record for record in run.records() if record.outcome == "ok"]) > 10
+    assert stage["in_flight_mean"] > 3
+    for worker in processes_on(tmp_path):  # which would have ended by themselves, but not soon
+        os.kill(worker.pid, signal.SIGTERM)
+    until("the end of the workers", lambda: not processes_on(tmp_path))
+    again = json.loads(tokswarm("report", run_id, *data, "--json").out)
+    assert again["totals"]["requests"]["ok"] > stage["requests"]["ok"]
+
+
 def test_ctrl_c_before_there_is_a_run_ends_in_130(tmp_path: Path, base_url: str) -> None:
     mix = long_mix(tmp_path / "m.yaml", base_url)
     with started("run", mix, "--data-dir", tmp_path / "data") as process:
@@ -154,13 +186,20 @@ def test_ctrl_c_before_there_is_a_run_ends_in_130(tmp_path: Path, base_url: str)
     assert not list(tmp_path.glob("data/runs/*"))
 
 
-def processes_on(data_dir: Path) -> list[bytes]:
-    """Command lines of the processes that were given this directory."""
+class Left(NamedTuple):
+    """A process that is there."""
+
+    pid: int
+    command_line: bytes
+
+
+def processes_on(data_dir: Path) -> list[Left]:
+    """The processes that were given this directory."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it ended meanwhile
-            found.append(path.read_bytes())
-    return [line for line in found if str(data_dir).encode() in line]
+            found.append(Left(int(path.parent.name), path.read_bytes()))
+    return [process for process in found if str(data_dir).encode() in process.command_line]
 
 
 # --- a master with workers of its own processes -----------------------------------------------------

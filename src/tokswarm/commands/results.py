@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from tokswarm.commands.run import data_dir_option, mix_path
-from tokswarm.errors import ConfigError, SinkError, UnknownRunError
+from tokswarm.errors import BusyError, ConfigError, SinkError, UnknownRunError
 from tokswarm.insight.report import SUMMARY_FILE, read_summary
 from tokswarm.insight.table import end_table
+from tokswarm.master.broken_off import take_left_logs
 from tokswarm.master.finish import finish_in_child
-from tokswarm.master.service import STORE_FILE
+from tokswarm.master.run import RunInfo
+from tokswarm.master.service import STORE_FILE, master_is_there
 from tokswarm.master.store import Store
 from tokswarm.sink.influx import export_run
 from tokswarm.sink.settings import InfluxSettings
@@ -28,16 +30,14 @@ def runs(*, data_dir: Path, as_json: bool) -> int:
     """List the runs, newest first."""
     if not (data_dir / STORE_FILE).is_file():
         raise ConfigError(f"no run has been kept in {data_dir}", hint="name the right --data-dir, or start a run")
-    store = Store(data_dir / STORE_FILE)
-    store.open()
-    infos = store.runs()
-    store.close()
+    infos = _infos(data_dir)
     if as_json:
         for info in infos:
             click.echo(msgspec.json.encode(info).decode())
         return 0
     table = Table(box=None, pad_edge=False)
-    for head in ("run", "state", "mix", "workers", "output tokens", "peak tok/s", "verdict"):
+    table.add_column("run", no_wrap=True)  # to be copied whole
+    for head in ("state", "mix", "workers", "output tokens", "peak tok/s", "verdict"):
         table.add_column(head)
     for info in infos:
         peak = "–" if info.peak_tok_per_s is None else f"{info.peak_tok_per_s:,.0f}"
@@ -64,7 +64,7 @@ def runs(*, data_dir: Path, as_json: bool) -> int:
 def report(*, run: str, data_dir: Path, again: bool, as_json: bool) -> int:
     """Show the report of a RUN (its id, or its folder)."""
     run_dir = find_run(run, data_dir)
-    if again or not (run_dir / SUMMARY_FILE).is_file():
+    if take_left_logs(run_dir) or again or not (run_dir / SUMMARY_FILE).is_file():
         finish_in_child(run_dir)
     if as_json:
         click.echo((run_dir / SUMMARY_FILE).read_text(encoding="utf-8"), nl=False)
@@ -85,7 +85,9 @@ def export(*, run: str, data_dir: Path, from_start: bool) -> int:
     settings = InfluxSettings.from_environ(os.environ)
     if settings is None:
         raise ConfigError("no InfluxDB is named", hint="set INFLUXDB_V2_URL, _TOKEN, _ORG and _BUCKET")
-    delivery = export_run(find_run(run, data_dir), settings, from_start=from_start)
+    run_dir = find_run(run, data_dir)
+    take_left_logs(run_dir)
+    delivery = export_run(run_dir, settings, from_start=from_start)
     click.echo(f"{delivery.written_points:,} points written, {delivery.dropped_points:,} refused by the database")
     if delivery.backlog_bytes:
         raise SinkError(
@@ -117,8 +119,29 @@ def mix_check(name: str) -> int:
 
 
 def find_run(run: str, data_dir: Path) -> Path:
-    """The folder of a run given by id or by path. UnknownRunError."""
+    """The folder of a run given by id or by path. UnknownRunError; BusyError while it goes on."""
     for candidate in (data_dir / "runs" / run, Path(run)):
         if (candidate / "logs").is_dir():
-            return candidate
+            _refuse_under_way(candidate.absolute())
+            return candidate.absolute()
     raise UnknownRunError(f"no run {run!r} in {data_dir / 'runs'}", hint="`tokswarm runs` lists them")
+
+
+def _refuse_under_way(run_dir: Path) -> None:
+    data_dir = run_dir.parent.parent
+    states = {info.run_id: info.state for info in _infos(data_dir)} if (data_dir / STORE_FILE).is_file() else {}
+    state = states.get(run_dir.name)
+    if state is not None and not state.is_over:
+        raise BusyError(f"run {run_dir.name} is {state}", hint="wait for its end, or stop it on its page")
+
+
+def _infos(data_dir: Path) -> list[RunInfo]:
+    """The runs of a data directory; one whose master was killed is marked so once no master is there."""
+    store = Store(data_dir / STORE_FILE)
+    store.open()
+    try:
+        if not master_is_there(data_dir):
+            store.end_interrupted_runs()
+        return store.runs()
+    finally:
+        store.close()

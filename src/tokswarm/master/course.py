@@ -236,7 +236,7 @@ class Course:
         self._emit(self._merge.take_rest())
         self._fleet.end_load()
         self._ended_unix_ns = self._clock.unix_ns()
-        self._event("run", f"run {self._plan.run_id} ended", self._error or f"ended by {stopped_by}")
+        self._event("run", end_title(self._plan.run_id), self._error or f"ended by {stopped_by}")
         self._enter(RunState.REPORTING)
         self._fetch_logs()
         self._watching = False
@@ -566,6 +566,11 @@ class Course:
     def _set(self, **changes: Any) -> None:
         self.info = msgspec.structs.replace(self.info, **changes)
         self._on_change(self.info)
+
+
+def end_title(run_id: str) -> str:
+    """What the event is called that a run's own master writes at its end, whatever the end."""
+    return f"run {run_id} ended"
 
 
 def _text(reason: object) -> str:

@@ -8,6 +8,9 @@ import msgspec
 
 from tokswarm.measure.window import Event, FleetSecond, WorkerSecond
 
+MASTER_ENDED = "the master ended during the run"
+"""The error of a run whose master could not say what became of it."""
+
 
 class RunState(enum.StrEnum):
     """preparing → running → stopping → reporting → finished; any of the first four → failed."""

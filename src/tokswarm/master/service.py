@@ -60,6 +60,18 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: the mixes that ship with tokswarm."""
 
 
+def master_is_there(data_dir: Path) -> bool:
+    """Whether a master uses this data directory now."""
+    try:
+        with (data_dir / LOCK_FILE).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go of at once: the file is closed
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 class Service:
     """One master process. The process must be patched by gevent."""
 

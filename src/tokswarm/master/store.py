@@ -15,7 +15,7 @@ import msgspec
 from gevent.threadpool import ThreadPool
 
 from tokswarm.errors import TokswarmError, UnknownRunError
-from tokswarm.master.run import RunInfo, RunState
+from tokswarm.master.run import MASTER_ENDED, RunInfo, RunState
 from tokswarm.measure.window import Event, FleetSecond
 
 _log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Store:
             failed = msgspec.structs.replace(
                 info,
                 state=RunState.FAILED,
-                error="the master ended during the run",
+                error=MASTER_ENDED,
                 ended_unix_ns=info.started_unix_ns if last is None else (last + 1) * 1_000_000_000,
             )
             self.update_run(failed)
