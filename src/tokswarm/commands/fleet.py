@@ -86,7 +86,9 @@ def worker(*, config: Path | None, **options: Any) -> int:
     values = {} if config is None else _config(config)
     values |= {name: value for name, value in options.items() if value is not None}
     values.setdefault("data_dir", Path("tokswarm-data"))
-    return run_node(msgspec.convert(values, NodeSettings, dec_hook=_path))
+    settings = msgspec.convert(values, NodeSettings, dec_hook=_path)
+    click.echo(f"worker for the master at {settings.master_host}:{settings.master_port}; Ctrl-C ends it", err=True)
+    return run_node(settings)
 
 
 def _settings(workers: int, **options: Any) -> ServiceSettings:

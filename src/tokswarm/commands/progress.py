@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tokswarm.master.control import RunControl
-from tokswarm.master.run import LiveTick, RunInfo
+from tokswarm.master.run import LiveTick, RunInfo, RunState
 from tokswarm.measure.window import ALL_CLASSES, FleetSecond
 
 PLAIN_LINE_EVERY_S = 5.0
@@ -59,6 +59,8 @@ def status_line(tick: LiveTick) -> str:
 
 
 def _place(run: RunInfo) -> str:
+    if run.state is RunState.RUNNING and run.stages_done == run.stages_total:
+        return "all stages are done; workers close their logs and deliver what is left"
     stage = f"stage {min(run.stages_done + 1, run.stages_total)}/{run.stages_total} {run.stage}" if run.stage else ""
     return f"{run.state} {stage}".strip()
 
