@@ -41,9 +41,15 @@ class Row:
         self.counted = WindowRow(class_name=class_name, stage=stage)
 
     def take(self) -> WindowRow | None:
-        """The second's counters; None when nothing happened and nothing is open."""
+        """The second's counters; None when nothing happened and nothing is open.
+
+        Where `usage` says fewer tokens than there were events, the surplus is taken off the seconds that
+        follow, so that none goes below 0 while requests are open; the sum over the stage is exact.
+        """
         row, live = self.counted, self.live
         row.output_tokens, live.output_tokens = live.output_tokens, 0
+        if row.output_tokens < 0 and self.in_flight:
+            row.output_tokens, live.output_tokens = 0, row.output_tokens
         row.itl = live.itl.take()
         row.in_flight = self.in_flight
         self.counted = WindowRow(class_name=row.class_name, stage=row.stage)

@@ -138,6 +138,23 @@ def test_windows_add_up_to_the_records_tokens_whatever_usage_says() -> None:
     assert list(record.token_counts()) == [1, 2, 2]
 
 
+def test_a_surplus_of_events_over_usage_comes_off_later_seconds() -> None:
+    made = recorder(ListLog())
+    first, second = send(made), send(made)
+    exchange = EndedExchange(first.row.live)
+    exchange.tokens(1, 2, 3, 4)
+    taken = [made.take(0)]
+    exchange.answer.usage = Usage(completion_tokens=1)
+    made.finished(exchange, first)
+    taken.append(made.take(1))
+    other = EndedExchange(second.row.live)
+    other.tokens(*range(5))
+    taken.append(made.take(2))
+    made.finished(other, second)
+    taken.append(made.take(3))
+    assert [row.output_tokens for window in taken for row in window.rows] == [4, 0, 2, 0]
+
+
 def test_a_window_counts_its_second_and_starts_again() -> None:
     made = recorder(ListLog())
     sendings = [send(made, sent_ms=100), send(made, sent_ms=150)]
