@@ -14,7 +14,8 @@ from urllib.parse import parse_qs
 import msgspec
 import uvloop
 
-from tokswarm.errors import ConfigError, TokswarmError
+from tokswarm.errors import TokswarmError
+from tokswarm.secret_reference import resolve_reference
 from tokswarm.simulator.alarm import open_alarm
 from tokswarm.simulator.answers import Accepted, Api, OpenAnswer, StreamedAnswer, WholeAnswer
 from tokswarm.simulator.api import (
@@ -53,26 +54,6 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Decides lengths and words of the answers, together with each prompt."""
     port_file: Path | None = None
     """Written with the port once it is open; for programs that start one on port 0."""
-
-
-def resolve_key(reference: str) -> str:
-    """The key behind a reference `env:NAME` or `file:PATH`. ConfigError when there is none."""
-    kind, _, name = reference.partition(":")
-    hint = "write env:NAME or file:PATH; the key itself never stands on a command line"
-    if kind == "env" and name:
-        key = os.environ.get(name)
-        if key is None:
-            raise ConfigError(f"API key: the environment variable {name} is not set", hint=hint)
-    elif kind == "file" and name:
-        try:
-            key = Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"API key: {name}: {error.strerror}", hint=hint) from error
-    else:
-        raise ConfigError("API key: not a reference", hint=hint)
-    if not key.strip():
-        raise ConfigError(f"API key: {reference} is empty", hint=hint)
-    return key.strip()
 
 
 class Endpoint:
@@ -283,7 +264,7 @@ class Endpoint:
 
 def run(settings: SimSettings) -> None:
     """Serve until SIGINT or SIGTERM. TokswarmError when the address cannot be had, or the key is missing."""
-    key = None if settings.api_key is None else resolve_key(settings.api_key)
+    key = None if settings.api_key is None else resolve_reference(settings.api_key, "--api-key", os.environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, key))
 

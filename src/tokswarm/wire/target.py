@@ -2,14 +2,15 @@
 
 import base64
 import os
+import re
 import socket
 import ssl
 import urllib.parse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from tokswarm.errors import ConfigError, PreflightError
+from tokswarm.secret_reference import check_header_value, resolve_reference
 from tokswarm.traffic.mix import Target
 from tokswarm.version import VERSION
 from tokswarm.wire.tls import TlsSettings
@@ -19,6 +20,7 @@ Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, by
 
 
 SCHEMES = ("http", "https", "http+unix")
+_HEADER_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Proxy(NamedTuple):
@@ -52,7 +54,7 @@ class ResolvedTarget:
         self.name = self.unix_path or f"{self.host}:{self.port}"
         self.path = url.path.rstrip("/")
         self.query = "?" + urllib.parse.urlencode(target.query) if target.query else ""
-        self.secret = resolve_reference(target.key, "target.key", environ)
+        self.secret = None if target.key is None else resolve_reference(target.key, "target.key", environ)
         self.headers = {name: resolve_header(name, value, environ) for name, value in target.headers.items()}
         """The mix's headers, references resolved."""
         lines = [
@@ -135,31 +137,10 @@ def _tls_settings(target: Target, host: str) -> TlsSettings:
         raise ConfigError(f"target.tls.ca_file {target.tls.ca_file!r} cannot be used: {error}") from error
 
 
-def resolve_reference(reference: str | None, where: str, environ: Mapping[str, str]) -> str | None:
-    """The secret that `env:NAME` or `file:PATH` refers to; None for None. ConfigError when it is not there."""
-    if reference is None:
-        return None
-    kind, _, name = reference.partition(":")
-    if kind == "env":
-        value = environ.get(name)
-        if not value:
-            raise ConfigError(
-                f"{where} refers to the environment variable {name}, which is not set here",
-                hint=f"export {name}=… where the worker runs",
-            )
-        return value.strip()
-    if kind == "file":
-        try:
-            return Path(name).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"{where} refers to the file {name}: {error.strerror}") from error
-    raise ConfigError(f"{where} is not a reference", hint="write env:NAME or file:PATH; a key itself is never stored")
-
-
 def resolve_header(name: str, value: str, environ: Mapping[str, str]) -> str:
-    """A header's value, a reference resolved. ConfigError for a value that would break the head."""
-    if value.startswith(("env:", "file:")):
-        value = resolve_reference(value, f"target.headers.{name}", environ) or ""
-    if "\r" in value or "\n" in value:
-        raise ConfigError(f"target.headers.{name} holds a line break")
+    """A header's value, a reference `env:NAME` resolved. ConfigError for a value that would break the head."""
+    where = f"target.headers.{name}"
+    if _HEADER_REFERENCE.fullmatch(value):
+        return resolve_reference(value, where, environ)
+    check_header_value(value, where)
     return value
