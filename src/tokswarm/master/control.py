@@ -26,7 +26,7 @@ from tokswarm.master.store import Store
 from tokswarm.measure.window import Event, FleetSecond
 from tokswarm.traffic.context import context_notes
 from tokswarm.traffic.mix import Mix
-from tokswarm.traffic.mixfile import parse_mix
+from tokswarm.traffic.mixfile import check_mix, parse_mix, read_mix_text
 from tokswarm.traffic.plan import Plan, PlannedStage, TokenFit
 from tokswarm.traffic.planning import plan_stages
 
@@ -300,7 +300,7 @@ class RunControl:
                 f"no mix has the name {request.mix!r}",
                 hint=f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(paths)) or 'none'}",
             )
-        return path.read_text(), str(path)
+        return read_mix_text(path), str(path)
 
     def _workers_in_time(self, clock: Clock) -> list[FleetWorker]:
         """The workers of the run; FleetError when there is none, or one has a clock that is off."""
@@ -384,28 +384,25 @@ class RunControl:
 
     def _mix_file(self, path: Path) -> MixFile:
         try:
-            text = path.read_text()
+            text = read_mix_text(path)
             mix = parse_mix(text, source=str(path), environ=self._environ)
-        except (OSError, TokswarmError) as error:
+        except TokswarmError as error:
             return MixFile(name=path.stem, description=f"cannot be used: {error}", base_url="", text="")
         return MixFile(name=path.stem, description=mix.description, base_url=mix.target.base_url, text=text)
 
 
 def with_changes(mix: Mix, request: StartRequest) -> Mix:
-    """The mix with the target the user asked for."""
+    """The mix with the target the user asked for. ConfigError when a mix may not have that target."""
     changes: dict[str, str] = {}
     if request.base_url:
-        if not re.match(r"https?://[^/\s]", request.base_url):
-            raise ConfigError(
-                f"base_url is {request.base_url!r}, expected http://… or https://…",
-                hint="give the address of the endpoint with its path, e.g. http://127.0.0.1:8100/v1",
-            )
         changes["base_url"] = request.base_url
     if request.model:
         changes["model"] = request.model
     if not changes:
         return mix
-    return msgspec.structs.replace(mix, target=msgspec.structs.replace(mix.target, **changes))
+    changed = msgspec.structs.replace(mix, target=msgspec.structs.replace(mix.target, **changes))
+    check_mix(changed, source="as asked for at the start")
+    return changed
 
 
 def new_run_id(mix_name: str, at: time.struct_time, chance: random.Random) -> str:

@@ -19,15 +19,19 @@ _UNQUOTED = ("target.key", "target.headers")
 
 def load_mix(path: Path, environ: Mapping[str, str]) -> Mix:
     """Read and check a mix from a file. ConfigError lists everything that is wrong with it, with lines."""
+    return parse_mix(read_mix_text(path), source=str(path), environ=environ)
+
+
+def read_mix_text(path: Path) -> str:
+    """The text of a mix file, whatever is in it. ConfigError when it cannot be read as text."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such mix") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the mix: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: cannot read the mix: it is not UTF-8 text") from error
-    return parse_mix(text, source=str(path), environ=environ)
 
 
 def parse_mix(text: str, *, source: str, environ: Mapping[str, str]) -> Mix:

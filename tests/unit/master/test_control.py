@@ -152,7 +152,15 @@ def test_the_users_target_takes_the_place_of_the_mixes(desk: Desk) -> None:
         pytest.param(StartRequest(mix="chat", mix_yaml=MIX), "a run needs one mix", "one of the two", id="both"),
         pytest.param(StartRequest(mix="caht"), "no mix has the name 'caht'", "did you mean 'chat'", id="typo"),
         pytest.param(StartRequest(mix="../chat"), "no mix has the name '../chat'", "chat", id="path"),
-        pytest.param(StartRequest(mix="chat", base_url="ftp://h"), "base_url is 'ftp://h'", "/v1", id="address"),
+        pytest.param(
+            StartRequest(mix="chat", base_url="ftp://h"),
+            "target.base_url: expected an http:// or https:// address, came 'ftp://h'",
+            "/v1",
+            id="address",
+        ),
+        pytest.param(StartRequest(mix="chat", base_url="http://u:p@h/v1"), "holds a user or password", "", id="user"),
+        pytest.param(StartRequest(mix="chat", base_url="http://h:port/v1"), "is no address", "", id="port"),
+        pytest.param(StartRequest(mix="chat", base_url="http://h/v1?k=1"), "without ? or #", "", id="query"),
         pytest.param(StartRequest(mix_yaml=MIX + "nope: 1\n"), "nope", "", id="unknown-key"),
     ],
 )
@@ -279,7 +287,8 @@ def test_a_clock_that_only_looks_late_by_a_slow_first_ping_is_waited_for(desk: D
 
 def test_mixes_are_listed_and_a_broken_one_says_so(desk: Desk) -> None:
     (desk.mixes_dir / "broken.yaml").write_text("name: [")
-    broken, chat = desk.control.mixes()
+    (desk.mixes_dir / "latin.yaml").write_bytes("name: m\nü: 1".encode("latin-1"))
+    broken, chat, latin = desk.control.mixes()
     assert (chat.name, chat.description, chat.base_url, chat.text) == (
         "chat",
         "three of them",
@@ -288,6 +297,7 @@ def test_mixes_are_listed_and_a_broken_one_says_so(desk: Desk) -> None:
     )
     assert broken.name == "broken"
     assert broken.description.startswith("cannot be used: ")
+    assert latin.description.endswith("it is not UTF-8 text")
 
 
 def test_a_master_that_ends_stops_its_run_and_takes_no_other(desk: Desk) -> None:
