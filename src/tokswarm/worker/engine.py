@@ -31,6 +31,15 @@ FAILURE_PAUSE_S = 0.1
 """A closed-loop user waits this long after a request that never reached the server, so that a dead
 endpoint is not met with a storm of connections."""
 
+SEND_SLICE_NS = 1_000_000
+"""How long a schedule that is behind sends on before sockets and pings get their turn."""
+
+SEND_PAUSE_S = 0.00005
+"""That turn; a sleep of 0 would let no socket in."""
+
+OVERTIME_NS = 1_000_000_000
+"""An arrival that is still unsent this long after its stage's end is dropped: the next stage is not to wait for it."""
+
 ABORT_WAIT_S = 2.0
 """Aborted requests are over at once; this only bounds the wait for it."""
 
@@ -149,12 +158,22 @@ class Engine:
             self._send(next(self._tickets), time.monotonic_ns())
 
     def _run_schedule(self, start_ns: int, stop_ns: int) -> None:
+        slept_ns = time.monotonic_ns()
         for ticket in self._tickets:
             assert ticket.due_ns is not None
             due_ns = start_ns + ticket.due_ns
-            if self._sleep_until(due_ns):
+            now_ns = time.monotonic_ns()
+            if due_ns > now_ns or now_ns - slept_ns > SEND_SLICE_NS:
+                if self._halt.wait(max((due_ns - now_ns) / 1e9, SEND_PAUSE_S)):
+                    return
+                slept_ns = time.monotonic_ns()
+            if slept_ns < stop_ns + OVERTIME_NS:
+                self._send(ticket, due_ns)
+            elif slept_ns < stop_ns + 2 * OVERTIME_NS:
+                self._recorder.dropped(self._recorder.row(ticket.class_index, self._stage))
+            else:
+                log.warning("stage %s: this worker cannot keep up; arrivals beyond those counted were due", self._stage)
                 return
-            self._send(ticket, due_ns)
         self._sleep_until(stop_ns)
 
     def _send(self, ticket: Ticket, planned_ns: int) -> None:
