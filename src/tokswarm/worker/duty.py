@@ -93,10 +93,10 @@ class Duty:
         self.halt(order.reason, order.drain_s)
         self._orders.put(order)
 
-    def abandon(self, reason: str) -> None:
-        """Nobody will order anything any more: end the load and close the log."""
+    def abandon(self, reason: str, *, drain_s: float = 0.0) -> None:
+        """Nobody will order anything any more: end the load, in so much time for what is open, and close the log."""
         self._error = self._error or reason
-        self.stop(Stop(run_id=self.run_id, drain_s=0, reason=reason))
+        self.stop(Stop(run_id=self.run_id, drain_s=drain_s, reason=reason))
 
     def halt(self, reason: str, drain_s: float) -> None:
         """End the load; no further stage begins."""

@@ -298,23 +298,25 @@ class Node:
         self._end()
 
     def _end(self) -> None:
+        duty = self._duty
+        if duty is not None and not duty.over:
+            duty.abandon("the worker was told to end", drain_s=STOP_DRAIN_S)
+            duty.join()
+        if self._runner is not None:
+            self._say_goodbye(self._runner)
+        self._exit.set(EXIT_OK)
+
+    def _say_goodbye(self, runner: "WorkerRunner") -> None:
         from locust.exception import RPCError, RPCSendError  # noqa: PLC0415 -- see _connect_and_serve
         from locust.rpc import Message as LocustMessage  # noqa: PLC0415
 
-        duty = self._duty
-        if duty is not None and not duty.over:
-            duty.halt("the worker was told to end", STOP_DRAIN_S)
-            duty.abandon("the worker was told to end")
-            duty.join()
-        if self._runner is not None:
-            with gevent.Timeout(2.0, exception=False):
-                while not self._outbox.empty():
-                    gevent.sleep(0.01)
-            try:
-                self._runner.client.send(LocustMessage("quit", None, self._runner.client_id))
-            except (RPCError, RPCSendError) as error:
-                _log.info("worker %s: the master could not be told: %s", self.name, error)
-        self._exit.set(EXIT_OK)
+        with gevent.Timeout(2.0, exception=False):
+            while not self._outbox.empty():
+                gevent.sleep(0.01)
+        try:
+            runner.client.send(LocustMessage("quit", None, runner.client_id))
+        except (RPCError, RPCSendError) as error:
+            _log.info("worker %s: the master could not be told: %s", self.name, error)
 
 
 def read_log_chunk(records_dir: Path, fetch: Fetch, *, worker: str) -> bytes:

@@ -13,6 +13,7 @@ from tokswarm.measure.record import RequestRecord
 from tokswarm.traffic.plan import Shard
 from tokswarm.worker.duty import Duty
 from tokswarm.worker.messages import Ack, Final, Message, PlanMessage, StageDone, StageGo, Stop
+from tokswarm.worker.node import STOP_DRAIN_S, Node, NodeSettings
 
 
 class ScriptedRun:
@@ -169,6 +170,20 @@ def test_an_abandoned_run_is_halted_and_closed_with_the_reason(tmp_path: Path) -
     final = bench.end()
     assert isinstance(final, Final)
     assert final.error == "the master was silent for 12 s"
+
+
+def test_a_worker_that_is_told_to_end_lets_open_requests_drain(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    settle()
+    bench.go(0)
+    settle()
+    node = Node(NodeSettings(data_dir=tmp_path, name="w"), make_run=ScriptedRun)
+    node._duty = bench.duty
+    node._end()
+    assert bench.runs[0].calls == ["open", "stage 0", f"halt {STOP_DRAIN_S:g}", "finish"]
+    final = bench.sent[-1]
+    assert isinstance(final, Final)
+    assert final.error == "the worker was told to end"
 
 
 def test_a_run_stopped_before_it_was_open_runs_no_stage(tmp_path: Path) -> None:
