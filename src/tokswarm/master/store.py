@@ -220,10 +220,11 @@ class Store:
             db.execute("BEGIN IMMEDIATE")
             try:
                 work(db)
+                db.execute("COMMIT")
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # some failures, such as a full disk, have rolled back already
+                    db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
 
         try:
             self._writes.apply(whole)

@@ -152,6 +152,20 @@ def test_seconds_that_cannot_be_written_are_counted_and_do_not_stop_the_run(stor
     assert store.lost == 2
 
 
+def test_a_commit_that_fails_spoils_no_later_write(store: Store) -> None:
+    def breaks_at_its_commit(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA defer_foreign_keys = ON")
+        db.execute("CREATE TABLE a (id INTEGER PRIMARY KEY)")
+        db.execute("CREATE TABLE b (a INTEGER REFERENCES a)")
+        db.execute("INSERT INTO b VALUES (1)")
+
+    store._writes.apply(store._write_to.execute, ("PRAGMA foreign_keys = ON",))
+    with pytest.raises(TokswarmError, match="cannot be written: FOREIGN KEY constraint failed"):
+        store._in_transaction(breaks_at_its_commit)
+    store.add_run(info("r1"), "")
+    assert [each.run_id for each in store.runs()] == ["r1"]
+
+
 def test_closing_twice_is_fine_and_writes_what_was_pending(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.open()
