@@ -15,7 +15,6 @@ fires Locust's request event once, named by the caller, with its E2E time.
 import itertools
 from typing import Any, NamedTuple
 
-import gevent
 import msgspec
 from gevent.hub import Waiter
 from locust import User
@@ -73,7 +72,10 @@ class TextAnswer(ChatAnswer):
 
 
 def _content(event: bytes) -> str:
-    chunk: Chunk = lenient_chunk(event)
+    try:
+        chunk: Chunk = lenient_chunk(event)
+    except (msgspec.DecodeError, RecursionError):
+        return ""  # the answer itself has counted it as a protocol error
     for choice in chunk.choices or ():
         if choice.delta is not None and choice.delta.content:
             return choice.delta.content
@@ -127,7 +129,7 @@ class LLM:
         started = self._client.start(call, LiveRow(), waiter.switch, None)
         try:
             exchange: Exchange = waiter.get()
-        except gevent.GreenletExit:
+        except BaseException:  # killed by Locust, or by a timeout of the script's own
             started.abort("the user was stopped")
             raise
         return exchange

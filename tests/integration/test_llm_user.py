@@ -69,3 +69,12 @@ def test_a_failure_is_a_reply_that_is_not_ok(tmp_path: Path) -> None:
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert (said["ok"], said["outcome"], said["text"]) == (False, "http_error", "")
     assert "HTTP 503: overloaded" in done.stderr + done.stdout
+
+
+def test_an_answer_that_breaks_off_inside_json_is_a_reply_with_the_text_so_far(tmp_path: Path) -> None:
+    script = tmp_path / "one.py"
+    script.write_text(SCRIPT)
+    with scripted_server(stream(token("Hel"), b'data: {"choices":[{\n\n', DONE)) as server:
+        done = run_locust(script, f"http://127.0.0.1:{server.port}/v1", "-u", "1", "-t", "5s")
+    said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert (said["ok"], said["outcome"], said["text"]) == (False, "protocol", "Hel")
