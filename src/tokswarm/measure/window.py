@@ -15,7 +15,7 @@ class WindowRow(msgspec.Struct, kw_only=True, array_like=True):
     offered: int = 0
     """Requests that were due (open loop) or whose user was free (closed loop)."""
     dropped: int = 0
-    """Arrivals that were due and never sent, because the worker's bound on open requests was reached."""
+    """Arrivals that were due and never sent: too many requests were open, or the stage had ended a second before."""
     late: int = 0
     """Requests sent more than 10 ms after they were due."""
     finished: dict[str, int] = msgspec.field(default_factory=dict)
