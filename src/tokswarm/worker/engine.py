@@ -8,6 +8,7 @@ too many are open is counted, never silently delayed.
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import gevent
@@ -116,7 +117,7 @@ class Engine:
         stage = self._shard.plan.stages[index]
         self._count = StageCount()
         self._stage = stage.name
-        self._tickets = self._source.tickets(index)
+        self._tickets = tickets = self._source.tickets(index)
         self._closed = isinstance(stage.load, ClosedLoop)
         self._idle.set()
         start_ns = start_unix_ns - self._client.clock.offset_ns
@@ -124,7 +125,7 @@ class Engine:
         self._sending = True
         if not self._sleep_until(start_ns):
             if isinstance(stage.load, ClosedLoop):
-                self._run_users(stage.load, stop_ns)
+                self._run_users(stage.load, tickets, stop_ns)
             else:
                 self._run_schedule(start_ns, stop_ns)
         self._sending = False
@@ -147,15 +148,16 @@ class Engine:
             return bool(self._halt.is_set())
         return bool(self._halt.wait(delay_ns / 1e9))
 
-    def _run_users(self, load: ClosedLoop, stop_ns: int) -> None:
+    def _run_users(self, load: ClosedLoop, tickets: Iterator[Ticket], stop_ns: int) -> None:
         users = concurrency_share(load.concurrency, self._shard.worker_index, self._shard.worker_count)
         for _ in range(users):
-            self._client.defer(self._next_of_user)
+            self._client.defer(partial(self._next_of_user, tickets))
         self._sleep_until(stop_ns)
 
-    def _next_of_user(self) -> None:
-        if self._sending:
-            self._send(next(self._tickets), time.monotonic_ns())
+    def _next_of_user(self, tickets: Iterator[Ticket]) -> None:
+        """The next request of a free user; nothing once the stage of its tickets is over."""
+        if self._sending and tickets is self._tickets:
+            self._send(next(tickets), time.monotonic_ns())
 
     def _run_schedule(self, start_ns: int, stop_ns: int) -> None:
         slept_ns = time.monotonic_ns()
@@ -204,9 +206,9 @@ class Engine:
             self._idle.set()
         if self._closed and self._sending:
             if exchange.headers_ns is None and exchange.outcome is not Outcome.TIMEOUT:
-                self._client.later(FAILURE_PAUSE_S, self._next_of_user)
+                self._client.later(FAILURE_PAUSE_S, partial(self._next_of_user, self._tickets))
             else:
-                self._next_of_user()
+                self._next_of_user(self._tickets)
 
     def _drain(self, stage: PlannedStage) -> None:
         """Wait for what is open: the stage's drain, or the shorter one of a halt."""

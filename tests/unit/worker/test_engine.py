@@ -10,7 +10,7 @@ import pytest
 from virtual_fleet import plan
 
 from tokswarm.measure.record import Outcome
-from tokswarm.traffic.plan import OpenLoop, PlannedStage, Shard
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Shard
 from tokswarm.wire.answer import LiveRow
 from tokswarm.worker import engine as module
 from tokswarm.worker.engine import Engine
@@ -117,3 +117,30 @@ def test_a_halt_ends_a_schedule_that_is_behind() -> None:
     gevent.spawn_later(0.05, bench.engine.halt, "the user", 0.0)
     assert bench.run() < 10
     assert bench.client.aborts > 0
+
+
+class RefusingClient(InstantClient):
+    """Every connection is refused."""
+
+    def start(self, call: object, live: object, on_done: Callable[[Any], None], tag: object) -> Any:
+        now_ns = time.monotonic_ns()
+        self.sent_ns.append(now_ns)
+        over = SimpleNamespace(tag=tag, outcome=Outcome.RESET, headers_ns=None, sent_ns=now_ns, begun_ns=now_ns)
+        gevent.get_hub().loop.run_callback(on_done, over)
+        return over
+
+
+def test_a_user_that_waits_after_a_failure_does_not_join_the_next_stage() -> None:
+    stages = [
+        PlannedStage(name=name, load=ClosedLoop(concurrency=2), duration_s=0.15, drain_s=1.0, warmup=False)
+        for name in ("first", "second")
+    ]
+    client, writer = RefusingClient(), SimpleNamespace(write=lambda prompt, **_: None)
+    shard = Shard(plan=plan(*stages), worker_index=0, worker_count=1)
+    engine = Engine(shard, client, writer, Counts())  # type: ignore[arg-type]
+    sent = []
+    for index in range(2):
+        before = len(client.sent_ns)
+        engine.run_stage(index, time.monotonic_ns() + client.clock.offset_ns)
+        sent.append(len(client.sent_ns) - before)
+    assert 0 < sent[1] <= 4  # two users, at 0 and at 0.1 s
