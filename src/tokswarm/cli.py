@@ -1,18 +1,22 @@
 """The `tokswarm` command line: its commands, and how errors leave it."""
 
 import logging
+import os
 import sys
+from collections.abc import Sequence
 
 import click
 
+from tokswarm.__main__ import UNPATCHED_COMMANDS, chosen_command
 from tokswarm.errors import TokswarmError
 from tokswarm.version import VERSION
 
 EXIT_SIGNAL = 130
+EXIT_PIPE_CLOSED = 1
 
 
-def build() -> click.Group:
-    """All commands; imported here, so that `tokswarm sim` loads no Locust and runs unpatched."""
+def build(arguments: Sequence[str] = ()) -> click.Group:
+    """All commands, or the one of `arguments` that runs unpatched; imported here, so that it loads no Locust."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
     @click.version_option(VERSION)
@@ -25,7 +29,7 @@ def build() -> click.Group:
         level = logging.INFO if verbose else logging.WARNING
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
 
-    if sys.argv[1:2] == ["sim"]:
+    if chosen_command(arguments) in UNPATCHED_COMMANDS:
         from tokswarm.simulator.command import command as sim  # noqa: PLC0415 - see the docstring
 
         tokswarm.add_command(sim())
@@ -46,12 +50,17 @@ def build() -> click.Group:
 def run_cli(arguments: list[str]) -> int:
     """Run a command; its exit code. Errors of ours leave as one line and a hint."""
     try:
-        code = build().main(args=arguments, prog_name="tokswarm", standalone_mode=False)
+        code = build(arguments).main(args=arguments, prog_name="tokswarm", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_SIGNAL
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, as `head` has; what is left must not be tried again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
     except TokswarmError as error:
         click.echo(f"error: {error}", err=True)
         if error.hint:

@@ -1,7 +1,7 @@
 """`tokswarm up`, `master`, `worker`: the service and its nodes."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -119,16 +119,16 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         msgspec.convert(content, _WorkerFile)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         raise ConfigError(
             f"{path}: {error}", hint="its keys are master_host, master_port, data_dir and name"
         ) from error
-    return dict(content)
+    return {name: value for name, value in content.items() if value is not None}
 
 
 class _WorkerFile(msgspec.Struct, forbid_unknown_fields=True):
     master_host: str | None = None
-    master_port: int | None = None
+    master_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
     data_dir: str | None = None
     name: str | None = None
 

@@ -82,9 +82,11 @@ def run(
         local_workers=workers,
     )
     info, _ = _carry_out(settings, request, path.parent)
-    if as_json:
-        summary = Path(info.run_dir) / SUMMARY_FILE
+    summary = Path(info.run_dir) / SUMMARY_FILE
+    if as_json and summary.is_file():
         click.echo(summary.read_text(encoding="utf-8"), nl=False)
+    elif as_json:
+        click.echo(f"error: {info.error}", err=True)
     else:
         _print_end(info)
     return _exit_code(info)
