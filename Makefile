@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit check bench peers fuzz boards clean services third-party
+.PHONY: help setup demo test unit check bench peers drills fuzz boards clean services third-party
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -54,6 +54,10 @@ bench: $(DEV_STAMP) ## the receive path against the bound and the openai SDK (ne
 
 peers: $(DEV_STAMP) ## other load generators beside ours, on one core (needs cc, and a few GB for their venvs)
 	$(BIN)/python benchmarks/peers.py $(if $(SERVER),--server $(SERVER))
+
+drills: $(DEV_STAMP) ## a million requests, then ten thousand slow streams, through one worker (needs cc)
+	$(BIN)/python benchmarks/soak.py $(if $(SERVER),--server $(SERVER))
+	$(BIN)/python benchmarks/slow_streams.py $(if $(SERVER),--server $(SERVER))
 
 fuzz: $(DEV_STAMP) ## ten minutes of fuzzing the readers of foreign bytes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'

@@ -47,7 +47,7 @@ def build(source: Path, folder: Path) -> Path:
 @contextlib.contextmanager
 def truth_server(program: Path, port: int, core: int) -> Iterator[None]:
     """The truth server, pinned, until the block ends."""
-    process = subprocess.Popen([str(program), "-p", str(port), "-c", str(core)], preexec_fn=_favour)
+    process = subprocess.Popen([str(program), "-p", str(port), "-c", str(core)], preexec_fn=favour)
     try:
         for _ in range(100):
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/stats", timeout=1):
@@ -59,7 +59,7 @@ def truth_server(program: Path, port: int, core: int) -> Iterator[None]:
         process.wait()
 
 
-def _favour() -> None:
+def favour() -> None:
     """Run undisturbed where we may; the figures say nothing of niceness otherwise."""
     with contextlib.suppress(OSError):
         os.nice(HIGHEST_NICE)
@@ -79,7 +79,7 @@ def child(mode: str, *, port: int, core: int, streams: int, rate: float) -> dict
         capture_output=True,
         text=True,
         timeout=120,
-        preexec_fn=lambda: (_favour(), os.sched_setaffinity(0, {core})),
+        preexec_fn=lambda: (favour(), os.sched_setaffinity(0, {core})),
     )
     if done.returncode:
         raise SystemExit(f"{mode} at {rate:.0f} tokens/s failed:\n{done.stderr[-2000:]}")
@@ -91,7 +91,7 @@ def bound_round(program: Path, *, port: int, core: int, streams: int, rate: floa
     """One round of the C client."""
     gap = interval_us(streams, rate)
     command = [str(program), str(port), str(core), str(streams), str(gap), str(TOKENS), str(WARM_S), str(MEASURE_S)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, preexec_fn=_favour)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, preexec_fn=favour)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
