@@ -2,6 +2,7 @@ import configparser
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tokswarm.grafana.publish import DATA_SOURCE_NAME, DATA_SOURCE_UID, DataSour
 from tokswarm.resources import resource_dir
 from tokswarm.simulator.command import command as simulator_command
 
+ROOT = Path(__file__).parents[3]
 DEPLOY = resource_dir("deploy")
 WORKERS = resource_dir("workers")
 PROVISIONING = resource_dir("dashboards") / "provisioning"
@@ -28,6 +30,18 @@ def read(path: Path) -> Any:
 def services() -> dict[str, dict[str, Any]]:
     loaded: dict[str, dict[str, Any]] = read(DEPLOY / "compose.yaml")["services"]
     return loaded
+
+
+def test_the_wheel_carries_these_folders_file_by_file_and_no_filled_in_copy() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    carried: dict[str, str] = wheel["wheel"]["force-include"]
+    for folder in (DEPLOY, WORKERS):
+        listed = {name for name in carried if name.startswith(f"{folder.name}/")}
+        there = {f"{folder.name}/{path.name}" for path in folder.iterdir()}
+        kept_out = {"deploy/.gitignore", "deploy/.env", "workers/worker.env"}
+        assert listed == there - kept_out
+        assert folder.name not in carried
+    assert all(target == f"tokswarm/data/{source}" for source, target in carried.items())
 
 
 def test_the_whole_product_is_in_compose(services: dict[str, dict[str, Any]]) -> None:
