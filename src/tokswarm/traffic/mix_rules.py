@@ -36,6 +36,8 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
             yield Problem(f"{path}.name", f"{one.name!r} is the name of classes[{seen[one.name]}] too")
         seen.setdefault(one.name, index)
         yield from _class(one, path)
+        if one.slo is not None and not mix.target.stream:
+            yield from _slo_without_stream(one.slo, f"{path}.slo")
     yield from _load(mix.load)
 
 
@@ -196,6 +198,13 @@ def _slo(slo: Slo, path: str) -> Iterator[Problem]:
             for q, duration in durations.items():
                 if duration is not None and duration.nanoseconds == 0:
                     yield Problem(f"{path}.{name}.{q}", "must be longer than 0s")
+
+
+def _slo_without_stream(slo: Slo, path: str) -> Iterator[Problem]:
+    for name in ("ttft", "itl"):
+        if getattr(slo, name) is not None:
+            hint = "limit e2e, or let target.stream be true"
+            yield Problem(f"{path}.{name}", "limits token times, which answers that are not streamed do not have", hint)
 
 
 # --- load ---------------------------------------------------------------------------------------

@@ -214,6 +214,16 @@ def test_trust_settings_go_with_https_only() -> None:
     assert not parse_mix(text.replace("http:", "https:"), source="m", environ={}).target.tls.verify
 
 
+def test_limits_of_token_times_need_streamed_answers() -> None:
+    text = MIX_YAML.replace("/v1\n", "/v1\n  stream: false\n")
+    text = text.replace("  - name: chat\n", "  - name: chat\n    slo: {ttft: {p99: 1s}, e2e: {p99: 9s}}\n", 1)
+    assert "slo" in text
+    assert str(refused(text)) == (
+        "mix.yaml:7: classes[0].slo.ttft: limits token times, which answers that are not streamed do not have"
+    )
+    assert parse_mix(text.replace("ttft: {p99: 1s}, ", ""), source="m", environ={}).classes[0].slo is not None
+
+
 def test_the_mixes_that_ship_come_back_from_their_yaml() -> None:
     for path in (resource_dir("locustfiles") / "mixes").glob("*.yaml"):
         mix = load_mix(path, {})
