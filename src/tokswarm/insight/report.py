@@ -11,11 +11,10 @@ from tokswarm.errors import ReportError
 from tokswarm.insight import tables
 from tokswarm.insight.curve_page import curve_page
 from tokswarm.insight.measures import Measures
-from tokswarm.insight.run_file import RunFile
+from tokswarm.insight.run_file import RUN_FILE, RunFile
 from tokswarm.insight.summary import SCHEMA_VERSION, Summary, summarise
-from tokswarm.traffic.units import dec_hook, enc_hook
+from tokswarm.traffic.units import dec_hook
 
-RUN_FILE = "run.json"
 REQUESTS_FILE = "requests.parquet"
 WORKERS_FILE = "workers.parquet"
 FLEET_FILE = "fleet.parquet"
@@ -83,11 +82,6 @@ def read_run_file(path: Path) -> RunFile:
         raise ReportError(
             f"{path}: not a run of this version of tokswarm: {error}", hint="report it with the version that wrote it"
         ) from error
-
-
-def encode_run_file(run: RunFile) -> bytes:
-    """A `run.json`, as `read_run_file` reads it."""
-    return msgspec.json.format(msgspec.json.encode(run, enc_hook=enc_hook), indent=2) + b"\n"
 
 
 class _Versioned(msgspec.Struct):

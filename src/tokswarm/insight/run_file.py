@@ -4,6 +4,9 @@ import msgspec
 
 from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.plan import PlannedStage, TokenFit
+from tokswarm.traffic.units import enc_hook
+
+RUN_FILE = "run.json"
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,3 +49,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     """What the preflight found and what the run had to say about itself."""
     versions: dict[str, str]
+
+
+def encode_run_file(run: RunFile) -> bytes:
+    """A `run.json`: indented, as people may read it."""
+    return msgspec.json.format(msgspec.json.encode(run, enc_hook=enc_hook), indent=2) + b"\n"

@@ -16,8 +16,9 @@ import msgspec
 from gevent.event import Event as _Event
 
 from tokswarm.errors import BusyError, ConfigError, FleetError, TokswarmError
+from tokswarm.master.account import RunJournal
 from tokswarm.master.clock import Clock
-from tokswarm.master.course import BY_USER, LEAD_S, Course, RunJournal
+from tokswarm.master.course import BY_USER, LEAD_S, Course
 from tokswarm.master.finish import read_summary
 from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.live import Live

@@ -11,22 +11,21 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any
 
 from tokswarm.errors import FleetError, TokswarmError
 from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
+from tokswarm.master.account import Account, RunJournal
 from tokswarm.master.clock import Clock
 from tokswarm.master.crew import Crew, Member
+from tokswarm.master.last_words import notes_on_finals, notes_on_messages
 from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.log_fetch import LogFetches
 from tokswarm.master.merge import WindowMerge
-from tokswarm.master.run import NEXT_STATES, RunInfo, RunState
-from tokswarm.measure.record import Outcome
-from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond, WorkerSecond
+from tokswarm.master.run import RunInfo, RunState
+from tokswarm.master.run_folder import keep_run_file, make_run_folder
+from tokswarm.measure.window import WorkerSecond
 from tokswarm.traffic.plan import Plan, PlannedStage, Shard
-from tokswarm.traffic.units import enc_hook
 from tokswarm.version import VERSION
 from tokswarm.worker.messages import (
     Ack,
@@ -66,27 +65,6 @@ CHECK_S = 0.05
 BY_PLAN, BY_USER, BY_SIGNAL, BY_ERROR = "plan", "user", "signal", "error"
 
 
-class RunJournal(Protocol):
-    """Where the master's own account of a run goes: its log, the database, the store, the live page."""
-
-    def seconds(self, rows: list[FleetSecond]) -> None:
-        """Closed seconds of the fleet."""
-        ...
-
-    def event(self, event: Event) -> None:
-        """Something that belongs on every graph; given again with an end, it replaces the first."""
-        ...
-
-    @property
-    def database_error(self) -> str:
-        """Why the master's last write to the database failed; empty when it did not, or there is none."""
-        ...
-
-    def close(self) -> list[str]:
-        """Write the rest, in bounded time; notes on what was not delivered."""
-        ...
-
-
 class Course:
     """One run under way. `gather`, then `drive`, then `wind_down`, by one greenlet; the rest by any."""
 
@@ -109,17 +87,14 @@ class Course:
         self._mix_yaml = mix_yaml
         self._run_dir = run_dir
         self._fleet = fleet
-        self._journal = journal
         self._clock = clock
         self._report = report
-        self._on_change = on_change
         now_s = clock.monotonic_s()
         self._crew = Crew(
             Member(worker=worker.worker, client=worker.client, index=index, heard_s=now_s, window_s=now_s)
             for index, worker in enumerate(workers)
         )
         self._merge = WindowMerge(limited_classes=[c.name for c in plan.mix.classes if c.slo is not None])
-        self._warmup_stages = {stage.name for stage in plan.stages if stage.warmup}
         self._inbox: deque[Received] = deque()
         self._fetches: LogFetches | None = None
         self._checked_s = now_s
@@ -133,9 +108,8 @@ class Course:
         self._told_again: set[str] = set()
         self._strays = 0
         self._error = ""
-        self._database_troubles: set[str] = set()
         self._ended_unix_ns: int | None = None
-        self.info = RunInfo(
+        info = RunInfo(
             run_id=plan.run_id,
             state=RunState.PREPARING,
             mix_name=plan.mix.name,
@@ -148,6 +122,18 @@ class Course:
             notes=tuple(notes),
             run_dir=str(run_dir),
         )
+        self._account = Account(
+            info,
+            journal=journal,
+            clock=clock,
+            on_change=on_change,
+            warmup_stages={stage.name for stage in plan.stages if stage.warmup},
+        )
+
+    @property
+    def info(self) -> RunInfo:
+        """The run in short, as it is now."""
+        return self._account.info
 
     # --- by any greenlet ------------------------------------------------------------------------
 
@@ -172,14 +158,7 @@ class Course:
 
     def gather(self) -> None:
         """Send every worker its shard and wait for all answers. FleetError, and the run is over, when one says no."""
-        try:
-            (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
-            (self._run_dir / "mix.yaml").write_text(self._mix_yaml)
-        except OSError as error:
-            raise TokswarmError(
-                f"the run's directory {self._run_dir} cannot be written: {error.strerror}",
-                hint="check the rights and the space of the data directory, or choose another with --data-dir",
-            ) from error
+        make_run_folder(self._run_dir, self._mix_yaml)
         self._write_run_file()
         for member in self._crew.all():
             shard = Shard(plan=self._plan, worker_index=member.index, worker_count=len(self._crew))
@@ -205,9 +184,9 @@ class Course:
         """Run the stages one by one, until the plan ends, a stop is asked for or nobody is left. FleetError."""
         if self._stop_asked:
             return
-        self._enter(RunState.RUNNING)
+        self._account.enter(RunState.RUNNING)
         stages = len(self._plan.stages)
-        self._event("run", f"run {self._plan.run_id} began", f"{len(self._crew)} workers, {stages} stages")
+        self._account.event("run", f"run {self._plan.run_id} began", f"{len(self._crew)} workers, {stages} stages")
         self._fleet.begin_load()
         self._watching = True
         for member in self._crew.all():
@@ -226,30 +205,30 @@ class Course:
         """Whatever happened: end the load, hear the last words, fetch the logs, report."""
         stopped_by = self._stopped_by()
         if stopped_by != BY_PLAN and self.info.state is not RunState.STOPPING:
-            self._enter(RunState.STOPPING)
+            self._account.enter(RunState.STOPPING)
         self._stop_all(drain_s=0, reason=stopped_by)
         self._ending = True
         self._wait(lambda: not self._crew.without_final(), within_s=FINAL_TIMEOUT_S)
         for member in self._crew.without_final():
             self._lose(member, f"sent no last word within {FINAL_TIMEOUT_S:g} s")
         self._wait(lambda: self._merge.missing == 0, within_s=STRAGGLERS_S)
-        self._emit(self._merge.take_rest())
+        self._account.seconds(self._merge.take_rest())
         self._fleet.end_load()
         self._ended_unix_ns = self._clock.unix_ns()
-        self._event("run", end_title(self._plan.run_id), self._error or f"ended by {stopped_by}")
-        self._enter(RunState.REPORTING)
+        self._account.event("run", end_title(self._plan.run_id), self._error or f"ended by {stopped_by}")
+        self._account.enter(RunState.REPORTING)
         self._fetch_logs()
         self._watching = False
         self._take_finals()
         self._write_run_file()
         self._write_report()
-        for note in self._journal.close():
-            self._note(note)
+        for note in self._account.close():
+            self._account.note(note)
         if self._error:
             self.fail(self._error)
         else:
-            self._set(ended_unix_ns=self._ended_unix_ns)
-            self._enter(RunState.FINISHED)
+            self._account.change(ended_unix_ns=self._ended_unix_ns)
+            self._account.enter(RunState.FINISHED)
 
     def fail(self, error: str) -> None:
         """End the run as failed, here and now, with what there is."""
@@ -259,10 +238,10 @@ class Course:
             return
         if self._ended_unix_ns is None:
             self._ended_unix_ns = self._clock.unix_ns()
-        self._set(error=error, ended_unix_ns=self._ended_unix_ns)
-        self._journal.close()
+        self._account.change(error=error, ended_unix_ns=self._ended_unix_ns)
+        self._account.close()
         self._write_run_file()
-        self._enter(RunState.FAILED)
+        self._account.enter(RunState.FAILED)
 
     # --- stages -----------------------------------------------------------------------------------
 
@@ -274,9 +253,9 @@ class Course:
             self._fleet.send(member.worker, go)
         self._crew.expect_windows_from(start_s)
         self._windows_due = True
-        self._set(stage=stage.name)
+        self._account.change(stage=stage.name)
         text = f"{stage.duration_s:g} s, drain at most {stage.drain_s:g} s{', warm-up' if stage.warmup else ''}"
-        self._event("stage", stage.name, text, unix_ns=start_unix_ns)
+        self._account.event("stage", stage.name, text, unix_ns=start_unix_ns)
         self._stage_times.append(
             StageTimes(
                 name=stage.name, start_unix_ns=start_unix_ns, stop_unix_ns=start_unix_ns, end_unix_ns=start_unix_ns
@@ -299,14 +278,14 @@ class Course:
             stop_unix_ns=max(stop_unix_ns, start_unix_ns),
             end_unix_ns=end_unix_ns,
         )
-        self._event("stage", stage.name, text, unix_ns=start_unix_ns, end_unix_ns=end_unix_ns)
-        self._set(stage="", stages_done=index + 1)
+        self._account.event("stage", stage.name, text, unix_ns=start_unix_ns, end_unix_ns=end_unix_ns)
+        self._account.change(stage="", stages_done=index + 1)
         if not self._crew.present():
             raise FleetError("every worker was lost", hint="look at the workers' logs; their records are kept there")
 
     def _stop_stage(self, index: int, stage: PlannedStage) -> None:
         drain_s = min(stage.drain_s, STOP_DRAIN_S)
-        self._enter(RunState.STOPPING)
+        self._account.enter(RunState.STOPPING)
         self._stop_all(drain_s=drain_s, reason=self._stopped_by())
         self._wait(lambda: not self._crew.behind(index + 1), within_s=drain_s + STAGE_SLACK_S)
 
@@ -335,8 +314,8 @@ class Course:
                 self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
         if not (self._ending and self._merge.missing):
             expected = [member.worker for member in self._crew.without_final()]
-            self._emit(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
-        self._say_database_trouble("the master", self._journal.database_error)
+            self._account.seconds(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
+        self._account.own_database_trouble()
         if self._fetches is not None:
             self._ask(self._fetches.overdue(now_s=now_s))
 
@@ -379,14 +358,8 @@ class Course:
             return
         self._crew.take_second(member, second, now_s=received_s)
         self._merge.add(second.window)
-        requests = dict(self.info.requests)
-        output_tokens = self.info.output_tokens
-        for row in second.window.rows:
-            output_tokens += row.output_tokens
-            for outcome, count in row.finished.items():
-                requests[outcome] = requests.get(outcome, 0) + count
-        self.info = msgspec.structs.replace(self.info, requests=requests, output_tokens=output_tokens)
-        self._say_database_trouble(member.worker, second.health.sink_error)
+        self._account.window(second.window.rows)
+        self._account.database_trouble(member.worker, second.health.sink_error)
 
     def _take_final(self, member: Member, final: Final) -> None:
         member.final = final
@@ -394,7 +367,7 @@ class Course:
         if not self._told_to_stop:
             self._lose(member, final.error or "ended before the run did")
         elif final.error:
-            self._note(f"worker {member.worker}: {final.error}")
+            self._account.note(f"worker {member.worker}: {final.error}")
 
     def _take_chunk(self, worker: str, chunk: Chunk, now_s: float) -> None:
         if self._fetches is not None:
@@ -408,14 +381,8 @@ class Course:
         member.gone = reason
         unix_ns = self._clock.unix_ns()
         self._lost.append(LostWorker(worker=member.worker, unix_ns=unix_ns, in_flight=member.in_flight))
-        if member.in_flight:
-            requests = dict(self.info.requests)
-            requests[Outcome.LOST] = requests.get(Outcome.LOST, 0) + member.in_flight
-            self.info = msgspec.structs.replace(self.info, requests=requests)
-        text = f"{reason}; {member.in_flight} requests were in flight and count as lost"
-        _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, text)
-        self._event("worker", f"worker {member.worker} lost", text)
-        self._note(f"worker {member.worker} was lost: {text}")
+        _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, reason)
+        self._account.lost(member.worker, member.in_flight, reason)
         self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
         self._fleet.drop(member.client)
 
@@ -435,7 +402,7 @@ class Course:
             self._ask(fetches.questions())
             self._wait(lambda: self._fetches is None or self._fetches.done, within_s=FETCH_TIMEOUT_S)
             for note in fetches.close(f"not done within {FETCH_TIMEOUT_S:g} s"):
-                self._note(note)
+                self._account.note(note)
         self._fetches = None
 
     def _can_fetch(self, member: Member) -> bool:
@@ -443,27 +410,18 @@ class Course:
             return True
         answers = any(w.worker == member.worker and w.state != "silent" for w in self._fleet.workers())
         if not answers:
-            self._note(f"the log of worker {member.worker} was not fetched: it does not answer; the log is on its disk")
+            self._account.note(
+                f"the log of worker {member.worker} was not fetched: it does not answer; the log is on its disk"
+            )
         return answers
 
     def _take_finals(self) -> None:
         finals = [member.final for member in self._crew.all() if member.final is not None]
         if len(finals) == len(self._crew) and not self._lost:  # the exact count, whatever became of the windows
-            self._set(output_tokens=sum(final.output_tokens for final in finals))
-        for final in finals:
-            if final.log_lost:
-                self._note(f"worker {final.worker}: {final.log_lost} records could not be written to its log")
-            if final.sink_backlog_bytes:
-                self._note(
-                    f"worker {final.worker}: {final.sink_backlog_bytes} bytes of its log are not in the database yet "
-                    f"({final.sink_error or 'no more time'}); send them with `tokswarm export`"
-                )
-        if self._merge.missing:
-            self._note(f"{self._merge.missing} windows never came: gaps in the live graphs, not in the logs")
-        if self._merge.late:
-            self._note(f"{self._merge.late} windows came late and are missing from the live graphs only")
-        if self._strays:
-            self._note(f"{self._strays} messages of other runs or of workers given up were dropped")
+            self._account.change(output_tokens=sum(final.output_tokens for final in finals))
+        notes = notes_on_messages(missing=self._merge.missing, late=self._merge.late, strays=self._strays)
+        for note in (*notes_on_finals(finals), *notes):
+            self._account.note(note)
 
     def _write_report(self) -> None:
         try:
@@ -473,11 +431,11 @@ class Course:
             self.stop_by_error(f"no report: {error}")
             return
         verdict, bend = summary.get("verdict") or {}, summary.get("bend")
-        self._set(verdict=verdict.get("state"), bend=bend.get("line") if isinstance(bend, dict) else bend)
+        self._account.change(verdict=verdict.get("state"), bend=bend.get("line") if isinstance(bend, dict) else bend)
         for note in summary.get("notes", ()):
-            self._note(note)
+            self._account.note(note)
         reasons = "; ".join(_text(reason) for reason in verdict.get("reasons", ()))
-        self._event("verdict", f"the run is {verdict.get('state')}", reasons or "no reason against it")
+        self._account.event("verdict", f"the run is {verdict.get('state')}", reasons or "no reason against it")
 
     def _write_run_file(self) -> None:
         run_file = RunFile(
@@ -498,14 +456,11 @@ class Course:
             notes=list(self.info.notes),
             versions={"tokswarm": VERSION, "python": python_version(), "locust": version("locust")},
         )
-        path = self._run_dir / "run.json"
         try:
-            draft = path.with_suffix(".json.part")
-            draft.write_bytes(msgspec.json.format(msgspec.json.encode(run_file, enc_hook=enc_hook), indent=2))
-            draft.replace(path)
+            keep_run_file(self._run_dir, run_file)
         except OSError as error:
-            _log.warning("run %s: %s cannot be written: %s", self._plan.run_id, path, error)
-            self._note(f"run.json could not be written: {error.strerror}")
+            _log.warning("run %s: run.json cannot be written: %s", self._plan.run_id, error)
+            self._account.note(f"run.json could not be written: {error.strerror}")
 
     # --- small things ---------------------------------------------------------------------------------
 
@@ -529,43 +484,6 @@ class Course:
         self._told_to_stop = True
         for member in self._crew.present():
             self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=reason))
-
-    def _emit(self, rows: list[FleetSecond]) -> None:
-        if not rows:
-            return
-        self._journal.seconds(rows)
-        rates = [r.output_tok_per_s for r in rows if r.class_name == ALL_CLASSES and r.stage not in self._warmup_stages]
-        if rates:
-            peak_tok_per_s = max(float(max(rates)), self.info.peak_tok_per_s or 0.0)
-            self.info = msgspec.structs.replace(self.info, peak_tok_per_s=peak_tok_per_s)
-
-    def _event(
-        self, kind: str, title: str, text: str, *, unix_ns: int | None = None, end_unix_ns: int | None = None
-    ) -> None:
-        if unix_ns is None:
-            unix_ns = self._clock.unix_ns()
-        self._journal.event(Event(unix_ns=unix_ns, kind=kind, title=title, text=text, end_unix_ns=end_unix_ns))
-
-    def _say_database_trouble(self, who: str, error: str) -> None:
-        if not error or who in self._database_troubles:
-            return
-        self._database_troubles.add(who)
-        self._event("database", f"the database does not take the data of {who}", error)
-        self._note(f"the database did not take data of {who} at first try: {error}; nothing is lost, the log has it")
-
-    def _note(self, note: str) -> None:
-        if note in self.info.notes:
-            return
-        self.info = msgspec.structs.replace(self.info, notes=(*self.info.notes, note))
-
-    def _enter(self, state: RunState) -> None:
-        if state not in NEXT_STATES[self.info.state]:
-            raise AssertionError(f"a run cannot go from {self.info.state} to {state}")
-        self._set(state=state)
-
-    def _set(self, **changes: Any) -> None:
-        self.info = msgspec.structs.replace(self.info, **changes)
-        self._on_change(self.info)
 
 
 def end_title(run_id: str) -> str:

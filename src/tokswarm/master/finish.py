@@ -15,6 +15,8 @@ import msgspec
 from gevent import subprocess
 
 from tokswarm.errors import TokswarmError
+from tokswarm.insight.run_file import RUN_FILE
+from tokswarm.master.run_folder import keep_run_file
 
 _log = logging.getLogger(__name__)
 
@@ -25,21 +27,18 @@ NICENESS = 10
 def finish(run_dir: Path) -> None:
     """Make the tables and the report of a run from what is in its directory. TokswarmError."""
     # Heavy imports that only the child process needs.
-    from tokswarm.insight.report import encode_run_file, read_run_file, write_report  # noqa: PLC0415
+    from tokswarm.insight.report import read_run_file, write_report  # noqa: PLC0415
     from tokswarm.master.broken_off import completed  # noqa: PLC0415
     from tokswarm.sink.parquet import write_parquet  # noqa: PLC0415
 
     logs = sorted((run_dir / "logs").glob("*.log"))
     counts = write_parquet(logs, run_dir)
-    path = run_dir / "run.json"
-    written = read_run_file(path)
+    written = read_run_file(run_dir / RUN_FILE)
     run = completed(written, logs)
     found = log_notes(torn_bytes=counts.torn_bytes, damaged_bytes=counts.damaged_bytes, unreadable=counts.unreadable)
     run = msgspec.structs.replace(run, notes=[*run.notes, *(note for note in found if note not in run.notes)])
     if run != written:
-        draft = path.with_suffix(".json.part")
-        draft.write_bytes(encode_run_file(run))
-        draft.replace(path)
+        keep_run_file(run_dir, run)
     write_report(run_dir)
 
 

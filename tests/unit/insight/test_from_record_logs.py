@@ -11,8 +11,8 @@ from synthetic_run import T0_S, health, run_of, sweep, unix_ns
 
 from tokswarm.insight import tables
 from tokswarm.insight.percentiles import Percentiles
-from tokswarm.insight.report import encode_run_file, write_report
-from tokswarm.insight.run_file import RunFile
+from tokswarm.insight.report import write_report
+from tokswarm.insight.run_file import RunFile, encode_run_file
 from tokswarm.measure.record import Outcome, QueueWaitSource, RequestRecord, TokenSource
 from tokswarm.measure.window import FleetSecond, WorkerSecond
 from tokswarm.sink.parquet import write_parquet

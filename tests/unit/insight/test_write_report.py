@@ -8,8 +8,8 @@ import pytest
 from synthetic_run import T0_S, bent_sweep, health, request, requests_table, run_of, sweep, workers_table
 
 from tokswarm.errors import ReportError
-from tokswarm.insight.report import encode_run_file, encode_summary, read_run_file, read_summary, write_report
-from tokswarm.insight.run_file import RunFile
+from tokswarm.insight.report import encode_summary, read_run_file, read_summary, write_report
+from tokswarm.insight.run_file import RunFile, encode_run_file
 
 
 def run_dir(path: Path, run: RunFile, rows: list[dict[str, Any]] | None = None) -> Path:
