@@ -16,7 +16,7 @@ EXIT_PIPE_CLOSED = 1
 
 
 def build(arguments: Sequence[str] = ()) -> click.Group:
-    """All commands, or the one of `arguments` that runs unpatched; imported here, so that it loads no Locust."""
+    """All commands, or the one that `arguments` name where it is to load no more than it needs: `sim` and `worker`."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
     @click.version_option(VERSION)
@@ -29,10 +29,17 @@ def build(arguments: Sequence[str] = ()) -> click.Group:
         level = logging.INFO if verbose else logging.WARNING
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
 
-    if chosen_command(arguments) in UNPATCHED_COMMANDS:
+    chosen = chosen_command(arguments)
+    if chosen in UNPATCHED_COMMANDS:
         from tokswarm.simulator.command import command as sim  # noqa: PLC0415 - see the docstring
 
         tokswarm.add_command(sim())
+        return tokswarm
+
+    from tokswarm.commands.worker import worker  # noqa: PLC0415 - see the docstring
+
+    if chosen == worker.name:
+        tokswarm.add_command(worker)
         return tokswarm
 
     from tokswarm.commands import fleet, results, run  # noqa: PLC0415 - see the docstring
@@ -41,7 +48,7 @@ def build(arguments: Sequence[str] = ()) -> click.Group:
 
     grafana = click.Group("grafana", help="Put the boards into Grafana.")
     grafana.add_command(publish())
-    commands = (run.demo, run.run, fleet.up, fleet.master, fleet.worker, sim(), results.mix, results.runs)
+    commands = (run.demo, run.run, fleet.up, fleet.master, worker, sim(), results.mix, results.runs)
     for command in (*commands, results.report, results.export, grafana):
         tokswarm.add_command(command)
     return tokswarm

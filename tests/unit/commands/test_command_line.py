@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tokswarm.__main__ import chosen_command
-from tokswarm.commands import fleet, run
+from tokswarm.commands import run, worker
 from tokswarm.errors import ConfigError
 from tokswarm.master.run import RunInfo, RunState
 
@@ -33,6 +33,17 @@ def test_the_simulator_runs_unpatched_behind_a_flag_too() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_worker_loads_nothing_that_only_masters_and_reports_need() -> None:
+    program = (
+        "import sys\n"
+        "from tokswarm.cli import build\n"
+        "assert list(build(['worker', '--name', 'w']).commands) == ['worker']\n"
+        "print(sorted({'polars', 'plotly', 'sqlite3', 'flask', 'openai'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -45,7 +56,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_a_setting_that_is_left_empty_counts_as_not_given(tmp_path: Path) -> None:
     path = tmp_path / "worker.yaml"
     path.write_text("master_host:\nname: node-1\n")
-    assert fleet._config(path) == {"name": "node-1"}
+    assert worker._config(path) == {"name": "node-1"}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +73,7 @@ def test_settings_that_cannot_be_used_are_refused_with_the_files_name(
     path = tmp_path / "worker.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=said) as caught:
-        fleet._config(path)
+        worker._config(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
