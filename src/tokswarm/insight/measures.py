@@ -79,13 +79,15 @@ def measure(
     width = in_flight if streams is None else float(streams)
     queue_wait_ms, queue_wait_source = _queue_wait(ok)
     cached_ratio, ideal_cached_ratio = _cached(ok)
-    lag = pl.col("schedule_lag_ms")
+    since_due_ms = pl.col("schedule_lag_ms") + pl.col("connect_ms").fill_null(0.0)
     return Measures(
         requests=_outcomes(requests),
         output_tokens=_total(requests, "output_tokens"),
         failed_output_tokens=_total(requests.filter(~_OK), "output_tokens"),
         prompt_tokens=_total(ok, "prompt_tokens") if ok["prompt_tokens"].is_not_null().any() else None,
-        offered_per_s=_per_s(_count_in(requests, pl.col("sent_unix_ns") - lag * 1e6, window) + dropped, window),
+        offered_per_s=_per_s(
+            _count_in(requests, pl.col("sent_unix_ns") - since_due_ms * 1e6, window) + dropped, window
+        ),
         achieved_per_s=_per_s(_count_in(requests, pl.col("sent_unix_ns"), window), window),
         completed_per_s=_per_s(_count_in(ok, _DONE_UNIX_NS, window), window),
         output_tok_per_s=output_tok_per_s,
@@ -96,8 +98,8 @@ def measure(
         itl_ms=_itl(timed),
         tpot_ms=percentiles(timed["tpot_ms"]),
         e2e_ms=percentiles(ok["e2e_ms"]),
-        ttft_from_schedule_ms=percentiles(timed.select(pl.col("ttft_ms") + lag).to_series()) if from_schedule else None,
-        e2e_from_schedule_ms=percentiles(ok.select(pl.col("e2e_ms") + lag).to_series()) if from_schedule else None,
+        ttft_from_schedule_ms=_sum(timed, "ttft_ms", since_due_ms) if from_schedule else None,
+        e2e_from_schedule_ms=_sum(ok, "e2e_ms", since_due_ms) if from_schedule else None,
         schedule_lag_ms=percentiles(requests["schedule_lag_ms"]),
         queue_wait_ms=queue_wait_ms,
         queue_wait_source=queue_wait_source,
@@ -107,6 +109,10 @@ def measure(
         below_max_tokens_ratio=_below_max_tokens(ok),
         goodput=_goodput(requests, window),
     )
+
+
+def _sum(requests: pl.DataFrame, column: str, more: pl.Expr) -> Percentiles | None:
+    return percentiles(requests.select(pl.col(column) + more).to_series())
 
 
 def _outcomes(requests: pl.DataFrame) -> dict[str, int]:

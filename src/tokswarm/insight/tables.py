@@ -21,6 +21,7 @@ REQUESTS: dict[str, pl.DataType] = {
     "tpot_ms": pl.Float64(),
     "e2e_ms": pl.Float64(),
     "schedule_lag_ms": pl.Float64(),
+    "connect_ms": pl.Float64(),
     "prompt_tokens_planned": pl.Int64(),
     "prompt_tokens": pl.Int64(),
     "max_tokens": pl.Int64(),

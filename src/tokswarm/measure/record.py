@@ -23,7 +23,6 @@ class Outcome(enum.StrEnum):
     TIMEOUT = "timeout"
     RESET = "reset"
     TLS = "tls"
-    DNS = "dns"
     PROTOCOL = "protocol"
     CLIENT_LIMIT = "client_limit"
     ABORTED = "aborted"
@@ -126,8 +125,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
 
     @property
     def schedule_lag_ms(self) -> float:
-        """Actual minus planned start, ms (docs/metrics.md#schedule-lag)."""
-        return (self.sent_ns - self.planned_ns) / 1e6
+        """Actual minus planned start, ms, without opening a connection (docs/metrics.md#schedule-lag)."""
+        since_due_ms = (self.sent_ns - self.planned_ns) / 1e6
+        return since_due_ms if self.connect_ms is None else since_due_ms - self.connect_ms
 
     @property
     def tpot_ms(self) -> float | None:

@@ -79,7 +79,7 @@ REQUEST = Measurement(
         Field("e2e_ms", _F, "ms", "sent to done"),
         Field("headers_ms", _F, "ms", "sent to response head"),
         Field("connect_ms", _F, "ms", "time to open the connection; absent when one was kept"),
-        Field("schedule_lag_ms", _F, "ms", "actual minus planned start"),
+        Field("schedule_lag_ms", _F, "ms", "actual minus planned start, without connect_ms"),
         Field("queue_wait_ms", _F, "ms", "wait before the server took the request up"),
         Field("queue_wait_source", _T, "", "server or estimated"),
         Field("prompt_tokens", _I, "tokens", "prompt tokens as the server counted them"),

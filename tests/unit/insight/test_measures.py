@@ -134,6 +134,16 @@ def test_open_loop_latency_runs_from_send_and_from_schedule() -> None:
     assert got.schedule_lag_ms.p99 == 2800.0
 
 
+def test_opening_a_connection_is_no_lag_of_the_generator_but_time_since_due_all_the_same() -> None:
+    rows = [request(sent_s=1.0 + i, arrivals_ms=[100], schedule_lag_ms=2.0, connect_ms=150.0) for i in range(4)]
+    got = measured(rows, streams=None, from_schedule=True)
+    assert got.schedule_lag_ms == equal(2.0, 4)
+    assert got.ttft_ms == equal(100.0, 4)
+    assert got.ttft_from_schedule_ms == equal(252.0, 4)
+    late = [request(sent_s=10.1, connect_ms=200.0)]  # due inside the window, sent after it
+    assert measured(late, streams=None, from_schedule=True).offered_per_s == pytest.approx(0.1)
+
+
 def test_a_closed_loop_has_no_latency_from_schedule() -> None:
     got = measured([request(schedule_lag_ms=3.0)])
     assert (got.e2e_from_schedule_ms, got.ttft_from_schedule_ms) == (None, None)

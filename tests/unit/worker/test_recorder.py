@@ -115,6 +115,17 @@ def test_a_record_holds_what_was_seen_and_planned() -> None:
     assert (record.ttft_ms, record.e2e_ms, record.schedule_lag_ms, record.tpot_ms) == (10.0, 30.0, 10.0, 20.0)
 
 
+def test_the_time_to_open_a_connection_is_no_schedule_lag() -> None:
+    log = ListLog()
+    made = recorder(log)
+    sending = send(made, planned_ms=40)
+    exchange = EndedExchange(sending.row.live)
+    exchange.connect_ns = 55 * MS  # type: ignore[assignment]
+    exchange.tokens(10)
+    record = made.finished(exchange, sending)
+    assert (record.connect_ms, record.schedule_lag_ms) == (55.0, 5.0)
+
+
 def test_without_usage_tokens_are_the_arrivals_and_say_so() -> None:
     made = recorder(ListLog())
     sending = send(made)
