@@ -122,3 +122,18 @@ def test_there_are_no_hidden_retries() -> None:
         ask(client)
         client.close()
         assert len(server.requests) == 1
+
+
+def test_a_request_that_is_given_up_before_it_has_begun_is_over_all_the_same() -> None:
+    with scripted_server(GOOD) as server:
+        client = SdkClient(ResolvedTarget(Target(base_url=f"http://127.0.0.1:{server.port}/v1", model="m"), {}))
+        call = RequestWriter(client.target, "m").write(b"hello", max_tokens=3, ignore_eos=True)
+        got: list[SdkExchange] = []
+        client.start(call, LiveRow(), got.append, None)
+        assert client.abort_all("the run was stopped") == 1
+        with gevent.Timeout(5, False):
+            while not got:
+                gevent.sleep(0.001)
+        assert [(each.outcome, each.error) for each in got] == [(Outcome.ABORTED, "the run was stopped")]
+        assert client.in_flight == 0
+        client.close()

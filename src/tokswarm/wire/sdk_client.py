@@ -113,7 +113,9 @@ class SdkClient:
         """Send a request; `on_done` gets the exchange when it is over."""
         exchange = SdkExchange(call.dialect(live), tag)
         self._open[exchange] = None
-        exchange.greenlet = gevent.spawn(self._run, exchange, call, on_done)
+        exchange.greenlet = gevent.spawn(self._run, exchange, call)
+        # A link, and not the end of `_run`: one that is killed before its first step never runs.
+        exchange.greenlet.rawlink(lambda _: self._over(exchange, on_done))
         return exchange
 
     def defer(self, action: Callable[[], None]) -> None:
@@ -140,17 +142,22 @@ class SdkClient:
         self._receiver.close()
         self.clock.close()
 
-    def _run(self, exchange: SdkExchange, call: Call, on_done: Callable[[Any], None]) -> None:
+    def _run(self, exchange: SdkExchange, call: Call) -> None:
         """Root of one request's greenlet."""
         try:
             outcome, error = self._exchange(exchange, call)
         except gevent.GreenletExit:
-            outcome, error = Outcome.ABORTED, exchange.error
+            return  # `abort_all` has said what it is
         except Exception as failure:  # noqa: BLE001 - the root of a request; what the SDK raises becomes an outcome
             outcome, error = self._judge_failure(exchange, failure)
+        exchange.outcome, exchange.error = outcome, error
+
+    def _over(self, exchange: SdkExchange, on_done: Callable[[Any], None]) -> None:
+        """The greenlet has ended, however it did."""
         exchange.done_ns = exchange.done_ns or time.monotonic_ns()
-        exchange.outcome = outcome
-        exchange.error = None if error is None else redact(error, secret=self.target.secret)
+        if exchange.outcome is None:
+            exchange.outcome, exchange.error = Outcome.ABORTED, "the request was given up"
+        exchange.error = None if exchange.error is None else redact(exchange.error, secret=self.target.secret)
         del self._open[exchange]
         self._receiver.defer(lambda: on_done(exchange))
 
