@@ -10,6 +10,8 @@ from typing import Any
 
 MODEL = "mock-model"
 PROMPT_TOKENS = 20
+LAST_WAVE = 0.1
+"""Sending by time ends this share of a wave before its end."""
 ALIVE_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 1800
 OTHER_PYTHONS = ("python3.12", "python3.13", "python3.14")
@@ -155,7 +157,8 @@ def train_tokenizer(programs: Path, folder: Path) -> None:
 
 
 def _tokswarm_command(_: Path, job: Job) -> list[str]:
-    # Sending ends in the middle of the last wave, which is drained: as many requests as the others send.
+    # Sending ends in the last wave, which is drained: as many requests as the others send, unless waves came late by
+    # most of one in all.
     waves = job.requests / job.streams
     mix = {
         "name": "peers",
@@ -167,7 +170,7 @@ def _tokswarm_command(_: Path, job: Job) -> list[str]:
                 "output": {"max_tokens": {"fixed": job.tokens}},
             }
         ],
-        "load": [{"concurrency": job.streams, "for": f"{round((waves - 0.5) * job.request_s * 1e3)}ms"}],
+        "load": [{"concurrency": job.streams, "for": f"{round((waves - LAST_WAVE) * job.request_s * 1e3)}ms"}],
     }
     path = job.folder / "mix.yaml"
     path.write_text(json.dumps(mix))  # JSON is YAML
