@@ -12,7 +12,7 @@ from tokswarm.insight.measured_window import MeasuredWindow, measured_window
 from tokswarm.insight.measures import Measures, measure
 from tokswarm.insight.percentiles import percentiles
 from tokswarm.insight.queue_wait import UNLOADED_IN_FLIGHT_MAX, UnloadedTtft, estimated_wait_ms, fit_unloaded
-from tokswarm.insight.run_file import RunFile, StageTimes
+from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
 from tokswarm.insight.stage import StageSummary
 from tokswarm.insight.verdict import Cause, Evidence, State, Verdict, give_verdict
 from tokswarm.measure.record import Outcome
@@ -89,7 +89,10 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
     unloaded = _fit(requests, begun)
     wait = pl.lit(None, pl.Float64) if unloaded is None else estimated_wait_ms(unloaded)
     whole = whole.with_columns(estimated_wait_ms=wait)
-    stages = _with_linear_ratio([_stage(run, plan, times, requests=whole, fleet=dropped) for plan, times in begun])
+    lost = _without_records(run.lost_workers, requests)
+    stages = _with_linear_ratio(
+        [_stage(run, plan, times, requests=whole, fleet=dropped, lost=lost) for plan, times in begun]
+    )
     warmups = {stage.name for stage in stages if stage.warmup}
     in_warmup = pl.col("stage").is_in(list(warmups))
     measured = requests.filter(~in_warmup)
@@ -120,7 +123,7 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
         merged_ratio=evidence.merged_ratio,
         unstamped_ratio=evidence.unstamped_ratio,
         lost_requests=len(requests.filter(pl.col("outcome") == Outcome.LOST.value))
-        + sum(worker.in_flight for worker in run.lost_workers),
+        + sum(worker.in_flight for worker in lost),
         aborted_requests=len(requests.filter(pl.col("outcome") == Outcome.ABORTED.value)),
         unloaded_ttft=unloaded,
         missing=_missing(run, requests, workers),
@@ -142,7 +145,13 @@ def _window(rows: pl.DataFrame, times: StageTimes) -> MeasuredWindow:
 
 
 def _stage(
-    run: RunFile, plan: PlannedStage, times: StageTimes, *, requests: pl.LazyFrame, fleet: pl.DataFrame | None
+    run: RunFile,
+    plan: PlannedStage,
+    times: StageTimes,
+    *,
+    requests: pl.LazyFrame,
+    fleet: pl.DataFrame | None,
+    lost: list[LostWorker],
 ) -> StageSummary:
     rows = requests.filter(pl.col("stage") == plan.name).collect()
     window = _window(rows, times)
@@ -166,7 +175,7 @@ def _stage(
         )
         for name in names
     }
-    counts = _with_lost(run, times, whole)
+    counts = _with_lost(lost, times, whole)
     return StageSummary(
         **{**msgspec.structs.asdict(whole), "requests": counts},
         name=plan.name,
@@ -201,14 +210,22 @@ def _dropped(fleet: pl.DataFrame | None, stage: str, class_name: str, window: Me
     return int(rows["dropped"].sum())
 
 
-def _with_lost(run: RunFile, times: StageTimes, measures: Measures) -> dict[str, int]:
-    """The stage's outcomes with what was in flight on workers lost during it: those requests left no record."""
-    lost = sum(
-        worker.in_flight for worker in run.lost_workers if times.start_unix_ns <= worker.unix_ns <= times.end_unix_ns
-    )
+def _without_records(lost: list[LostWorker], requests: pl.DataFrame) -> list[LostWorker]:
+    """The lost workers that died with what they had in flight.
+
+    One that was only silent ends its requests by itself, after it was given up, and each of them has its record.
+    """
+    ended = pl.col("sent_unix_ns") + pl.col("done_ns") - pl.col("sent_ns")
+    last_ns: dict[str, int] = dict(requests.group_by("worker").agg(ended.max()).iter_rows())
+    return [worker for worker in lost if last_ns.get(worker.worker, 0) <= worker.unix_ns]
+
+
+def _with_lost(lost: list[LostWorker], times: StageTimes, measures: Measures) -> dict[str, int]:
+    """The stage's outcomes with what was in flight on workers that died during it: those requests left no record."""
+    in_flight = sum(each.in_flight for each in lost if times.start_unix_ns <= each.unix_ns <= times.end_unix_ns)
     counts = {**measures.requests}
-    if lost:
-        counts[Outcome.LOST.value] = counts.get(Outcome.LOST.value, 0) + lost
+    if in_flight:
+        counts[Outcome.LOST.value] = counts.get(Outcome.LOST.value, 0) + in_flight
     return counts
 
 

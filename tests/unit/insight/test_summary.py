@@ -172,6 +172,18 @@ def test_requests_in_flight_on_a_lost_worker_are_counted_as_lost_in_its_stage() 
     assert (got.lost_requests, got.aborted_requests) == (2, 1)
 
 
+def test_what_a_worker_that_was_only_silent_had_in_flight_is_counted_by_its_records_alone() -> None:
+    run = run_of(sweep(1, 2), lost_workers=[lost("w1", second=16.0, in_flight=2)])
+    rows = [
+        request(stage="sweep-1"),
+        request(stage="sweep-2", sent_s=15.0, e2e_ms=2500.0, outcome="aborted"),
+        request(stage="sweep-2", sent_s=15.5, e2e_ms=1200.0),
+    ]
+    got = summarise(run, requests_table(rows), workers_table([]))
+    assert got.stages[1].requests == {"ok": 1, "aborted": 1}
+    assert (got.lost_requests, got.aborted_requests) == (0, 1)
+
+
 def test_token_counts_say_where_they_come_from() -> None:
     rows = [request(tokens=[1, 1, 1]), request(tokens=[1], arrivals_ms=[5], output_tokens_source="chunks")]
     got = summarise(run_of(sweep(1)), requests_table(rows), NO_WORKERS)
