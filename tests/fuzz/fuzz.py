@@ -61,9 +61,8 @@ def fuzz(target: str, seconds: int, *, keep: bool) -> dict[str, Any]:
     """Fuzz one target in a process of its own; what it did."""
     FOUND.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tokswarm-fuzz-") as folder:
-        grown, merged = Path(folder, "grown"), Path(folder, "merged")
+        grown = Path(folder, "grown")
         grown.mkdir()
-        merged.mkdir()
         for number, (_, data) in enumerate(fuzz_corpus.inputs(target)):
             Path(grown, f"kept-{number}").write_bytes(data)
         words = Path(folder, "words")
@@ -80,9 +79,8 @@ def fuzz(target: str, seconds: int, *, keep: bool) -> dict[str, Any]:
         if done.returncode:
             print(text[-4000:], file=sys.stderr)
         elif keep:
-            subprocess.run([*command, "-merge=1", str(merged), str(grown), *options], check=True, capture_output=True)
             by_hand = {data for name, data in fuzz_corpus.inputs(target) if not name.startswith(f"{target}.zip")}
-            new = sorted({path.read_bytes() for path in merged.iterdir()} - by_hand, key=lambda each: (len(each), each))
+            new = sorted({path.read_bytes() for path in grown.iterdir()} - by_hand, key=lambda each: (len(each), each))
             fuzz_corpus.pack(target, {f"{zlib.crc32(each):08x}": each for each in new[:KEPT]})
         return {"target": target, "seconds": seconds, "runs": runs, "clean": done.returncode == 0}
 

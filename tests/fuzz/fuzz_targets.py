@@ -119,9 +119,10 @@ def llhttp_response(data: bytes) -> _Llhttp | None:
 def check_http1(data: bytes) -> None:
     """Any split gives the same response; a whole one is also llhttp's.
 
-    llhttp differs on purpose where it is stricter (both framings named, bare LF) or laxer (space before the
-    colon, empty lines first, other versions, folded lines), so it is asked only of what both read to the end.
-    Two more differences are ours: the trailer's fields are no headers, and 101 is passed over like any 1xx.
+    llhttp is stricter than we are on purpose (both framings named, the same length given twice, bare LF or
+    spaces at a chunk's size) and laxer (empty lines before the status line, other versions), so it is asked
+    only of what both read to the end. Two more differences are ours: the trailer's fields are no headers, and
+    101 is passed over like any 1xx.
     """
     want = None
     for pieces in splits(data):

@@ -11,6 +11,8 @@ MAX_SIZE_LINE_BYTES = 4096
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: |\Z)")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_STRAY = re.compile(rb"\x00|\r(?!\n)|(?<!\r)\n")
+"""What no head may hold: it would mean one thing to us and another to a proxy."""
 _HEX = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _DIGITS = re.compile(rb"\d{1,18}")
 
@@ -105,6 +107,8 @@ class ResponseParser:
         return self.feed(data) if data else b""
 
     def _parse_head(self, head: bytes) -> None:
+        if (stray := _STRAY.search(head)) is not None:
+            raise HttpProtocolError(f"a stray control character in the response head: {head[: stray.end()][-60:]!r}")
         first, *lines = head.split(b"\r\n")
         match = _STATUS_LINE.match(first)
         if match is None:

@@ -103,6 +103,9 @@ def test_keep_alive_follows_version_and_header(head: bytes, *, keep: bool) -> No
     [
         pytest.param(b"SSH-2.0-OpenSSH\r\n", id="another-protocol"),
         pytest.param(b"HTTP/2 200\r\n\r\n", id="another-version"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", id="line-feed-in-a-field"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nA: b\rC: d\r\n\r\n", id="carriage-return-in-a-field"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nA: \x00\r\n\r\n", id="nul-in-a-field"),
         pytest.param(b"HTTP/1.1 20x OK\r\n\r\n", id="no-status"),
         pytest.param(b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n", id="no-colon"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n", id="signed-length"),
