@@ -453,3 +453,22 @@ def test_an_unknown_encoding_is_a_protocol_failure() -> None:
     exchange = one([head, chunk(b"xx"), END])
     assert exchange.outcome is Outcome.PROTOCOL
     assert "'br'" in (exchange.error or "")
+
+
+@pytest.mark.parametrize("step_ns", [5_000_000_000, -5_000_000_000], ids=["forward", "back"])
+def test_a_step_of_the_wall_clock_makes_no_latency_wrong(step_ns: int) -> None:
+    parts: list[Part] = [STREAM_HEAD]
+    for _ in range(4):
+        parts += [chunk(token()), Pause(0.02)]
+    with (
+        scripted_server([*parts, chunk(token(finish="stop")), chunk(DONE), END]) as server,
+        client_of(server) as client,
+    ):
+        client.clock.offset_ns -= step_ns  # as if the clock had been stepped since it was last looked at
+        exchange = ask(client)
+        assert client.clock.steps == 1
+    answer = exchange.answer
+    assert answer.first_token_ns is not None
+    assert 0 <= answer.first_token_ns - exchange.sent_ns < 1_000_000_000
+    assert 0 < exchange.done_ns - exchange.sent_ns < 2_000_000_000
+    assert sorted(answer.stamps_ns) == list(answer.stamps_ns)

@@ -36,7 +36,7 @@ class WindowRow(msgspec.Struct, kw_only=True, array_like=True):
     """Requests that ended, of classes with limits (failed ones did not meet them)."""
     ttft: Buckets = msgspec.field(default_factory=dict)
     itl: Buckets = msgspec.field(default_factory=dict)
-    """Gaps between token arrivals, each counted once per token it brought."""
+    """Gaps between token arrivals, each counted once: how many tokens one brought is known at the end only."""
     e2e: Buckets = msgspec.field(default_factory=dict)
     queue_wait: Buckets = msgspec.field(default_factory=dict)
     """As the server reported it per request; empty when it does not."""

@@ -79,7 +79,7 @@ def retry_after_s(headers: Mapping[str, str], now_unix_s: float) -> float | None
     except ValueError:
         try:
             wait_s = email.utils.parsedate_to_datetime(value).timestamp() - now_unix_s
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return None if math.isnan(wait_s) else min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
 

@@ -103,6 +103,8 @@ class Answer:
         """A token arrived; `seen_ns` is the stamp of the read's arrival before, 0 for none."""
         live = self._live
         live.output_tokens += 1
+        if self.last_token_ns is not None:
+            at_ns = max(at_ns, self.last_token_ns)  # the wall clock may have been stepped back
         if self.last_token_ns is None:
             self.first_token_ns = at_ns
         elif at_ns == seen_ns:

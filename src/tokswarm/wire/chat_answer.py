@@ -107,7 +107,9 @@ class ChatAnswer(Answer):
                 else:
                     gap_ns = at_ns - last_ns
                     if gap_ns < 64:
-                        live.itl_counts[gap_ns if gap_ns > 0 else 0] += 1
+                        if gap_ns < 0:  # the wall clock was stepped back between the two
+                            gap_ns, at_ns = 0, last_ns
+                        live.itl_counts[gap_ns] += 1
                     else:
                         shift = gap_ns.bit_length() - 7
                         live.itl_counts[(shift << 6) + (gap_ns >> shift)] += 1

@@ -79,7 +79,7 @@ class Connection:
 
     def write(self, data: bytes) -> bool:
         """Hand bytes to the kernel; False: it took a part, `flush` when there is room. OSError when broken."""
-        self._out = memoryview(data)
+        self._out = memoryview(bytes(self._out) + data if self._out else data)
         return self.flush()
 
     def flush(self) -> bool:
@@ -244,7 +244,7 @@ class LayeredConnection(Connection):
 
     def _send_output(self, layer: TlsLayer) -> None:
         """Handshake messages, key updates, alerts: behind what is still being sent."""
-        super().write(bytes(self._out) + layer.take_output())
+        super().write(layer.take_output())
 
 
 class _Idle:

@@ -271,7 +271,7 @@ class Exchange:
     # --- the response ---
 
     def _head(self, at_ns: int) -> None:
-        self.headers_ns = at_ns
+        self.headers_ns = max(at_ns, self.sent_ns)
         encoding = self._parser.headers.get("content-encoding", "identity").lower()
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._inflate = zlib.decompressobj(wbits=47).decompress

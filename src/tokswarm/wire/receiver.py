@@ -24,6 +24,8 @@ READ_BYTES = 64 * 1024
 EVENTS_PER_PASS = 4096
 SLICE_NS = 1_000_000
 """How long finished requests may be worked on before sockets get their turn."""
+STEP_SEEN_NS = 1_000_000
+"""The wall clock is looked at in every pass; a difference beyond this is a step, or a pause between two looks."""
 EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
 
 
@@ -125,6 +127,9 @@ class Receiver:
         # hot: once per pass, the loop once per read (benchmarks/receive_path.py)
         readers = self._readers
         offset_ns = self.clock.offset_ns
+        if abs(time.time_ns() - time.monotonic_ns() - offset_ns) > STEP_SEEN_NS:
+            self.clock.check()
+            offset_ns = self.clock.offset_ns
         for fd, mask in self._poll(0, EVENTS_PER_PASS):
             reader = readers.get(fd)
             if reader is None:

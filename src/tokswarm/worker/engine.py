@@ -110,7 +110,7 @@ class Engine:
         self._idle = Event()
         self._halt = Event()
         self._halt_reason = ""
-        self._halt_drain_s = 0.0
+        self._halt_end_ns = 0
 
     def run_stage(self, index: int, start_unix_ns: int) -> StageCount:
         """Send the stage's share from that instant of the wall clock, then drain; blocks until it is over."""
@@ -135,7 +135,7 @@ class Engine:
     def halt(self, reason: str, drain_s: float) -> None:
         """End the load now: no more requests, and what is open gets at most this long. Asking again may shorten it."""
         self._halt_reason = self._halt_reason or reason
-        self._halt_drain_s = drain_s
+        self._halt_end_ns = time.monotonic_ns() + int(drain_s * 1e9)
         self._sending = False
         self._halt.set()
         if drain_s <= 0:
@@ -214,8 +214,10 @@ class Engine:
         """Wait for what is open: the stage's drain, or the shorter one of a halt."""
         begun_ns = time.monotonic_ns()
         while not self._idle.is_set():
-            limit_s = min(stage.drain_s, self._halt_drain_s) if self._halt.is_set() else stage.drain_s
-            left_s = limit_s - (time.monotonic_ns() - begun_ns) / 1e9
+            end_ns = begun_ns + int(stage.drain_s * 1e9)
+            if self._halt.is_set():
+                end_ns = min(end_ns, self._halt_end_ns)
+            left_s = (end_ns - time.monotonic_ns()) / 1e9
             if left_s <= 0:
                 break
             self._idle.wait(min(left_s, 0.05))
