@@ -54,19 +54,27 @@ class Reply(NamedTuple):
 class TextAnswer(ChatAnswer):
     """A chat answer that keeps its bytes, so that its text can be read at the end."""
 
-    __slots__ = ("_bodies",)
+    __slots__ = ("_bodies", "_whole")
 
     def __init__(self, live: LiveRow) -> None:
         super().__init__(live)
         self._bodies: list[bytes] = []
+        self._whole = b""
 
     def feed(self, body: bytes, at_ns: int, stamped: bool) -> None:
         """Take the body bytes of one read, with its stamp, and keep them."""
         super().feed(body, at_ns, stamped)
         self._bodies.append(body)
 
+    def read_body(self, body: bytes) -> None:
+        """Take a whole answer that was not streamed, and keep it."""
+        super().read_body(body)
+        self._whole = body
+
     def text(self) -> str:
-        """The content of all events, reasoning left out."""
+        """The content of all events or of the whole answer, reasoning left out."""
+        if self._whole:
+            return _content(self._whole)
         events = EventSplitter().feed(b"".join(self._bodies))
         return "".join(_content(event) for event in events if event.startswith(b"{"))
 
@@ -77,8 +85,9 @@ def _content(event: bytes) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""  # the answer itself has counted it as a protocol error
     for choice in chunk.choices or ():
-        if choice.delta is not None and choice.delta.content:
-            return choice.delta.content
+        part = choice.delta or choice.message
+        if part is not None and part.content:
+            return part.content
     return ""
 
 

@@ -78,3 +78,13 @@ def test_an_answer_that_breaks_off_inside_json_is_a_reply_with_the_text_so_far(t
         done = run_locust(script, f"http://127.0.0.1:{server.port}/v1", "-u", "1", "-t", "5s")
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert (said["ok"], said["outcome"], said["text"]) == (False, "protocol", "Hel")
+
+
+def test_an_answer_in_one_piece_has_its_text_too(tmp_path: Path) -> None:
+    script = tmp_path / "one.py"
+    script.write_text(SCRIPT.replace("temperature=0", "stream=False"))
+    body = b'{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}'
+    with scripted_server(body_answer("200 OK", body)) as server:
+        done = run_locust(script, f"http://127.0.0.1:{server.port}/v1", "-u", "1", "-t", "5s")
+    said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert (said["ok"], said["text"], said["tokens"]) == (True, "Hello", 2)
