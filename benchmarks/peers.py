@@ -401,7 +401,7 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         name = f"{row.tool} {row.version}".strip()
         if row.failure is not None:
-            lines.append((f"{row.offered_per_s:,}", name, "not measured, see below", "", "", "", ""))
+            lines.append((f"{row.offered_per_s:,}", name, "not measured, see below", *[""] * (len(HEAD) - 3)))
             continue
         gap = "–" if row.gap_p99_error_ms is None else f"{row.gap_p99_error_ms:+.2f}"
         loaded = "–" if row.cpu_us_per_token is None else f"{row.cpu_us_per_token:.1f}"
