@@ -10,9 +10,6 @@ own output files report minus that truth.
 The peers are installed on demand, each into a venv of its own below --venvs. One that cannot be installed or
 run is listed with the reason.
 
-On a machine that does other things too, take several rounds: of each tool's rounds at a load the one
-counts in which the server was least late with its tokens, whatever the tool reported.
-
 Columns: *TTFT error* and *ITL error* are reported minus true, of the mean and of the p99; an ITL is a
 request's mean gap between tokens. *Gap error* is that of the p99 of single gaps, for tools that report
 it. *Held* is the token rate the server saw, as a share of what the streams would give if none of them
@@ -25,11 +22,11 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import shutil
 import signal
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -328,7 +325,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
                         row = _failed(tool, point, str(error))
                     rows.append(row)
                     _say(json.dumps(dataclasses.asdict(row)))
-    return _least_disturbed(rows)
+    return _medians(rows)
 
 
 def _install_all(tools: list[Tool], venvs: Path) -> tuple[list[tuple[Tool, Path]], dict[str, str]]:
@@ -353,16 +350,24 @@ def _failed(tool: Tool, point: Point, why: str) -> Row:
     )
 
 
-def _least_disturbed(rows: list[Row]) -> list[Row]:
-    """One row per tool and load: of the rounds that gave a report, the one in which the server was least late."""
+def _medians(rows: list[Row]) -> list[Row]:
+    """One row per tool and load: the median of each figure over the rounds that gave a report."""
     groups: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.offered_per_s, _rank(row.tool)), []).append(row)
-    return [min(group, key=_disturbance) for _, group in sorted(groups.items())]
+    return [_median(group) for _, group in sorted(groups.items())]
 
 
-def _disturbance(row: Row) -> float:
-    return math.inf if row.server_late_us is None else row.server_late_us
+def _median(group: list[Row]) -> Row:
+    whole = [row for row in group if row.failure is None]
+    if not whole:
+        return group[0]
+    middle: dict[str, Any] = {}
+    for field in dataclasses.fields(Row):
+        values = [value for row in whole if isinstance(value := getattr(row, field.name), int | float)]
+        if values:  # median_low: a value that occurred, and counts stay whole
+            middle[field.name] = statistics.median_low(values)
+    return dataclasses.replace(whole[0], **middle)
 
 
 def _rank(name: str) -> int:
@@ -436,7 +441,7 @@ def main() -> None:
     parser.add_argument("--server", type=Path, default=shared / "mocksse.c", help="C source of the truth server")
     parser.add_argument("--venvs", type=Path, default=Path(".venv-peers"), help="folder of the peers' venvs")
     parser.add_argument("--only", nargs="+", choices=[tool.name for tool in TOOLS], help="these tools alone")
-    parser.add_argument("--rounds", type=int, default=1, help="so many; the least disturbed of each counts")
+    parser.add_argument("--rounds", type=int, default=1, help="interleaved; the median of each figure counts")
     parser.add_argument("--share", type=float, default=1.0, help="of the usual number of requests, for a quick look")
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for one tool at one load")
     parser.add_argument("--keep", type=Path, help="folder to keep the tools' own output in")
