@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import resource
+import ssl
 import statistics
 import subprocess
 import sys
@@ -37,26 +38,46 @@ FIRST_RATES = {"tokswarm": 90_000, "openai": 3_000}
 # --- the driver -----------------------------------------------------------------------------------
 
 
-def build(source: Path, folder: Path) -> Path:
+def build(source: Path, folder: Path, *libraries: str) -> Path:
     """Compile one C program."""
     program = folder / source.stem
-    subprocess.run(["cc", "-O2", "-o", str(program), str(source)], check=True)
+    subprocess.run(["cc", "-O2", "-o", str(program), str(source), *libraries], check=True)
     return program
 
 
+def certificate(folder: Path) -> dict[str, str]:
+    """A certificate for localhost, by its files: as the TLS server's environment names them."""
+    names = {"MOCK_CERT": str(folder / "server.pem"), "MOCK_KEY": str(folder / "server.key")}
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", names["MOCK_KEY"], "-out", names["MOCK_CERT"]]
+    subprocess.run(command, check=True, capture_output=True)
+    return names
+
+
 @contextlib.contextmanager
-def truth_server(program: Path, port: int, core: int) -> Iterator[None]:
-    """The truth server, pinned, until the block ends."""
-    process = subprocess.Popen([str(program), "-p", str(port), "-c", str(core)], preexec_fn=favour)
+def truth_server(program: Path, port: int, core: int, names: dict[str, str] | None = None) -> Iterator[None]:
+    """The truth server, pinned, until the block ends. `names`: the certificate of one that speaks TLS."""
+    process = subprocess.Popen(
+        [str(program), "-p", str(port), "-c", str(core)], preexec_fn=favour, env={**os.environ, **(names or {})}
+    )
+    ca_file = None if names is None else names["MOCK_CERT"]
     try:
         for _ in range(100):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/stats", timeout=1):
+            with contextlib.suppress(OSError), ask(port, "/stats", ca_file):
                 break
             time.sleep(0.05)
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def ask(port: int, path: str, ca_file: str | None) -> Any:
+    """Ask the truth server; over TLS with a CA file."""
+    if ca_file is None:
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5)
+    context = ssl.create_default_context(cafile=ca_file)
+    return urllib.request.urlopen(f"https://localhost:{port}{path}", timeout=5, context=context)
 
 
 def favour() -> None:
@@ -70,10 +91,12 @@ def interval_us(streams: int, rate: float) -> int:
     return max(1, round(streams / rate * 1e6))
 
 
-def child(mode: str, *, port: int, core: int, streams: int, rate: float) -> dict[str, Any]:
+def child(mode: str, *, port: int, core: int, streams: int, rate: float, ca_file: str | None = None) -> dict[str, Any]:
     """One round of a Python client in a process of its own, pinned to a core."""
     command = [sys.executable, __file__, "--child", mode, "--port", str(port), "--streams", str(streams)]
     command += ["--rate", str(rate)]
+    if ca_file is not None:
+        command += ["--ca-file", ca_file]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -96,13 +119,15 @@ def bound_round(program: Path, *, port: int, core: int, streams: int, rate: floa
     return result
 
 
-def maximum(mode: str, start: float, *, port: int, core: int, streams: int) -> dict[str, Any]:
+def maximum(
+    mode: str, start: float, *, port: int, core: int, streams: int, ca_file: str | None = None
+) -> dict[str, Any]:
     """Climb from `start` until the offered rate is no longer held; the best round. A miss gets one more try."""
     best: dict[str, Any] | None = None
     rate = start
     while True:
         for _ in range(2):
-            got = child(mode, port=port, core=core, streams=streams, rate=rate)
+            got = child(mode, port=port, core=core, streams=streams, rate=rate, ca_file=ca_file)
             if got["tok_per_s"] >= HELD_SHARE * got["offered"]:
                 break
         else:
@@ -156,6 +181,35 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in rounds.items()}
 
 
+def measure_tls(arguments: argparse.Namespace) -> dict[str, float]:
+    """The same worker over TLS 1.3: one token, one record, one send."""
+    core, server_core = 0, 1 % (os.cpu_count() or 1)
+    rounds: dict[str, list[float]] = {}
+    start = FIRST_RATES["tokswarm"]
+    with tempfile.TemporaryDirectory() as folder:
+        names = certificate(Path(folder))
+        server = build(arguments.tls_server, Path(folder), "-lssl", "-lcrypto")
+        place: dict[str, Any] = {"port": arguments.port, "core": core, "ca_file": names["MOCK_CERT"], "streams": 200}
+        with truth_server(server, arguments.port, server_core, names):
+            for number in range(arguments.rounds):
+                at_50k = child("tokswarm", rate=50_000, **place)
+                stamps = child("tokswarm-stamps", rate=50_000, **place)
+                best = maximum("tokswarm", start, **place)
+                start = best["tok_per_s"] / RATE_STEP**2
+                got = {
+                    "tls_cpu_us_per_token_50k": at_50k["cpu_us_per_token"],
+                    "tls_stamp_error_p50_us_50k": stamps["stamp_error_p50_us"],
+                    "tls_stamp_error_p99_us_50k": stamps["stamp_error_p99_us"],
+                    "tls_max_tok_per_s_200": best["tok_per_s"],
+                    "tls_kib_per_connection": at_50k["grown_bytes"] / 200 / 1024,
+                    "tls_resumed_ratio": at_50k["resumed_ratio"],
+                }
+                print(f"TLS round {number + 1} of {arguments.rounds}: {got}", file=sys.stderr, flush=True)
+                for name, value in got.items():
+                    rounds.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in rounds.items()}
+
+
 LABELS = {
     "max_tok_per_s_200": "maximum at 200 streams, tokens/s on one core",
     "max_tok_per_s_1000": "maximum at 1,000 streams, tokens/s on one core",
@@ -167,33 +221,43 @@ LABELS = {
     "ratio_bound": "CPU per token over the C client's",
     "openai_max_tok_per_s": "openai SDK under gevent, maximum at 50 streams, tokens/s",
     "ratio_openai_sdk": "our maximum over the openai SDK's",
+    "tls_max_tok_per_s_200": "TLS: maximum at 200 streams, tokens/s on one core",
+    "tls_cpu_us_per_token_50k": "TLS: CPU per token at 50k tokens/s, µs",
+    "tls_stamp_error_p50_us_50k": "TLS: stamp error p50 at 50k tokens/s, µs",
+    "tls_stamp_error_p99_us_50k": "TLS: stamp error p99 at 50k tokens/s, µs",
+    "tls_kib_per_connection": "TLS: memory grown per connection, KiB",
+    "tls_resumed_ratio": "TLS: share of new connections that resumed, of those after the first answer",
 }
 
 
 # --- one round in its own process -------------------------------------------------------------------
 
 
-def set_server(port: int, gap_us: int) -> None:
+def set_server(port: int, gap_us: int, ca_file: str | None) -> None:
     """Tell the truth server the gap between tokens."""
-    url = f"http://127.0.0.1:{port}/ctl?interval_us={gap_us}&ttft_us=1000&tokens={TOKENS}"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with ask(port, f"/ctl?interval_us={gap_us}&ttft_us=1000&tokens={TOKENS}", ca_file) as answer:
         answer.read()
 
 
-def run_tokswarm(port: int, streams: int, *, stamps: bool) -> dict[str, Any]:
+def run_tokswarm(port: int, streams: int, *, stamps: bool, ca_file: str | None) -> dict[str, Any]:
     """The product's worker, driven by messages as a master would."""
-    from tokswarm.traffic.mix import Distribution, Mix, Output, Prompt, Stage, Target, TrafficClass, Uniform
+    from tokswarm.traffic.mix import Distribution, Mix, Output, Prompt, Stage, Target, Tls, TrafficClass, Uniform
     from tokswarm.traffic.plan import ClosedLoop, Plan, PlannedStage, Shard, TokenFit
     from tokswarm.traffic.units import Duration
+    from tokswarm.worker.health import rss_bytes
     from tokswarm.worker.messages import Message, PlanMessage, Second, StageGo
     from tokswarm.worker.session import WorkerRun
 
     errors_ns = _tap_stamps() if stamps else []
     lengths = Distribution(uniform=Uniform(low=TOKENS * 0.75, high=TOKENS * 1.25))
     duration_s = WARM_S + MEASURE_S + 2
+    if ca_file is None:
+        target = Target(base_url=f"http://127.0.0.1:{port}/v1", model="mock-model")
+    else:
+        target = Target(base_url=f"https://localhost:{port}/v1", model="mock-model", tls=Tls(ca_file=ca_file))
     mix = Mix(
         name="receive-path",
-        target=Target(base_url=f"http://127.0.0.1:{port}/v1", model="mock-model"),
+        target=target,
         classes=[
             TrafficClass(name="chat", prompt=Prompt(tokens=Distribution(fixed=50)), output=Output(max_tokens=lengths))
         ],
@@ -216,6 +280,7 @@ def run_tokswarm(port: int, streams: int, *, stamps: bool) -> dict[str, Any]:
         )
         run = WorkerRun(message, worker="bench", log_dir=Path(folder), send=keep)
         run.open()
+        ready_bytes = rss_bytes()
         run.run_stage(StageGo(run_id="bench", index=0, start_unix_ns=time.time_ns() + 100_000_000))
         run.finish()
     first = seconds[0].window.second_unix + 1 + int(WARM_S)
@@ -227,12 +292,38 @@ def run_tokswarm(port: int, streams: int, *, stamps: bool) -> dict[str, Any]:
         "cpu_us_per_token": cpu_s * 1e6 / tokens,
         "merged_share": sum(each.health.merged_arrivals for each in measured) / tokens,
         "rss_bytes": max(each.health.rss_bytes for each in measured),
+        "grown_bytes": max(each.health.rss_bytes for each in measured) - ready_bytes,
     }
+    if ca_file is not None:
+        result["resumed_ratio"] = _resumed_ratio(port, ca_file)
     if stamps:
         errors_ns.sort()
         result["stamp_error_p50_us"] = errors_ns[len(errors_ns) // 2] / 1e3
         result["stamp_error_p99_us"] = errors_ns[int(len(errors_ns) * 0.99)] / 1e3
     return result
+
+
+def _resumed_ratio(port: int, ca_file: str) -> float:
+    """Of ten connections opened one after the other, the share that resumed of those that could."""
+    import gevent
+
+    from tokswarm.traffic.mix import Target, Tls
+    from tokswarm.wire.answer import LiveRow
+    from tokswarm.wire.api import RequestWriter
+    from tokswarm.wire.client import LoadClient
+    from tokswarm.wire.target import ResolvedTarget
+
+    spec = Target(base_url=f"https://localhost:{port}/v1", connections="new", tls=Tls(ca_file=ca_file))
+    client = LoadClient(ResolvedTarget(spec))
+    call = RequestWriter(client.target, "mock-model").write(b"hello", max_tokens=2, ignore_eos=False)
+    over: list[Any] = []
+    for number in range(10):
+        client.start(call, LiveRow(), over.append, None)
+        while len(over) <= number:
+            gevent.sleep(0.001)
+    settings = client.target.tls
+    client.close()
+    return 0.0 if settings is None else settings.resumed / (settings.handshakes - 1)
 
 
 def _tap_stamps() -> "list[int]":
@@ -293,12 +384,12 @@ def run_child(arguments: argparse.Namespace) -> None:
 
     monkey.patch_all()
     gap_us = interval_us(arguments.streams, arguments.rate)
-    set_server(arguments.port, gap_us)
+    set_server(arguments.port, gap_us, arguments.ca_file)
     if arguments.child == "openai":
         result = run_openai(arguments.port, arguments.streams)
     else:
         stamps = arguments.child == "tokswarm-stamps"
-        result = run_tokswarm(arguments.port, arguments.streams, stamps=stamps)
+        result = run_tokswarm(arguments.port, arguments.streams, stamps=stamps, ca_file=arguments.ca_file)
     # Between requests a stream waits for its first token and for its turn: that much less is on offer.
     result["offered"] = arguments.streams * TOKENS / ((TOKENS * gap_us + 1000) / 1e6)
     print(json.dumps(result), flush=True)
@@ -311,11 +402,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", type=Path, default=shared / "mocksse.c", help="C source of the truth server")
     parser.add_argument("--bound", type=Path, default=shared / "cclient.c", help="C source of the bound client")
+    parser.add_argument("--tls-server", type=Path, help="C source of the truth server over TLS: measure that instead")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--port", type=int, default=8900)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--streams", type=int, default=200, help=argparse.SUPPRESS)
+    parser.add_argument("--ca-file", help=argparse.SUPPRESS)
     parser.add_argument("--rate", type=float, default=0.0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -324,12 +417,13 @@ def main() -> None:
     for source in (arguments.server, arguments.bound):
         if not source.is_file():
             raise SystemExit(f"{source} is not there; name the C source with --server and --bound")
-    figures = measure(arguments)
+    figures = measure(arguments) if arguments.tls_server is None else measure_tls(arguments)
     if arguments.json:
         print(json.dumps(figures))
         return
     for name, label in LABELS.items():
-        print(f"{label:<58} {figures[name]:>12.4g}")
+        if name in figures:
+            print(f"{label:<58} {figures[name]:>12.4g}")
 
 
 if __name__ == "__main__":

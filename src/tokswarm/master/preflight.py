@@ -13,7 +13,7 @@ from tokswarm.errors import PreflightError
 from tokswarm.measure.record import Outcome
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.plan import TokenFit
-from tokswarm.traffic.prompt import PromptWriter
+from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
 from tokswarm.wire.api import RequestWriter, plain_call
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
@@ -30,6 +30,7 @@ OPTIONAL_FIELDS = ("stream_options", "ignore_eos", "max_tokens")
 
 _KEY_HINT = "set target.key to env:NAME or file:PATH of a key that the endpoint accepts"
 
+TOKEN_ID_FIT = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="token_ids")
 ASSUMED_FIT = TokenFit(tokens_per_word=1.3, overhead_tokens=8.0, source="assumed")
 
 
@@ -82,7 +83,7 @@ def preflight(mix: Mix) -> Preflight:
         model = _model(listing, mix)
         if listing.models and model not in listing.models:
             notes.append(f"the endpoint does not list the model {model!r}; it lists {listing.names}")
-        texts = PromptWriter(ASSUMED_FIT, content_seed=0)
+        texts = PromptWriter(ASSUMED_FIT, content_seed=0, vocabulary=vocabulary_of(mix.target))
         short, long = (texts.words(count, (count, count)) for count in (SHORT_WORDS, LONG_WORDS))
         dropped = _refused_fields(client, model, mix, short)
         if dropped:
@@ -91,7 +92,10 @@ def preflight(mix: Mix) -> Preflight:
             notes.append("the endpoint's certificate is not verified (target.tls.verify: false)")
         writer = RequestWriter(target, model, dropped)
         prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), mix, listing) for text in (short, long)]
-        fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
+        if mix.target.prompt_format == "token_ids":
+            fit: TokenFit | None = TOKEN_ID_FIT
+        else:
+            fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
         if fit is None:
             fit = ASSUMED_FIT
             notes.append(

@@ -148,6 +148,8 @@ class Target(Spec, frozen=True, kw_only=True):
     model: str | None = None
     """None: the first model the endpoint lists."""
     api: Literal["chat", "completions", "responses"] = "chat"
+    prompt_format: Literal["text", "token_ids"] = "text"
+    """token_ids: prompts as lists of token ids, of exact length; for the completions API."""
     client: Literal["native", "openai"] = "native"
     """openai: the same requests through the official SDK, to see what an application on it sees."""
     stream: bool = True

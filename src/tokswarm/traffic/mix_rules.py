@@ -59,6 +59,8 @@ def _target(target: Target) -> Iterator[Problem]:
         )
     for name, value in target.headers.items():
         yield from _header(name, value, has_key=target.key is not None)
+    if target.prompt_format == "token_ids" and target.api != "completions":
+        yield Problem("target.prompt_format", "token_ids goes with `api: completions` only")
     for name in target.extra_body:
         if name in _OWN_FIELDS:
             yield Problem(f"target.extra_body.{name}", "is a field that tokswarm sets itself")

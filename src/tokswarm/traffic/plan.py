@@ -72,7 +72,7 @@ class TokenFit(msgspec.Struct, frozen=True, kw_only=True):
     overhead_tokens: float
     """What the chat template adds to one message."""
     source: str
-    """tokenize (the server's own), usage (two probes), or assumed."""
+    """tokenize (the server's own), usage (two probes), token_ids (exact), or assumed."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

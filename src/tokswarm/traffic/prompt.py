@@ -10,8 +10,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 from zlib import crc32
 
+from tokswarm.traffic.mix import Target
 from tokswarm.traffic.plan import TokenFit
 from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.words import WORDS
@@ -24,19 +26,41 @@ BLOCK_CACHE_TEXTS = 4096
 
 _NONCE_WORDS = 7
 """Enough words to spell all 64 bits of a key."""
-_NONCE = tuple(word.encode() for word in WORDS)
+FIRST_TOKEN_ID, TOKEN_IDS = 256, 3840
+"""Ids 256 to 4,095: in every model's vocabulary, above the bytes and special tokens at its start."""
 _POOL, _PREFIX, _BLOCK, _UNIQUE = range(4)
+
+
+class Vocabulary(NamedTuple):
+    """What prompts are made of: words of text, or token ids."""
+
+    words: tuple[str, ...]
+    separator: bytes
+    sentences: bool
+    """Capitals, commas and full stops among the words."""
+
+
+TEXT = Vocabulary(WORDS, b" ", sentences=True)
+TOKEN_ID_LIST = Vocabulary(tuple(str(FIRST_TOKEN_ID + number) for number in range(TOKEN_IDS)), b",", sentences=False)
+"""A list of token ids for the completions API; each is one token, so lengths are exact."""
+
+
+def vocabulary_of(target: Target) -> Vocabulary:
+    """What the prompts for a target are made of."""
+    return TOKEN_ID_LIST if target.prompt_format == "token_ids" else TEXT
 
 
 class PromptWriter:
     """Texts for one run and one endpoint. ASCII, nothing in them needs escaping in JSON."""
 
-    def __init__(self, fit: TokenFit, content_seed: int) -> None:
+    def __init__(self, fit: TokenFit, content_seed: int, vocabulary: Vocabulary = TEXT) -> None:
         if fit.tokens_per_word <= 0:
             raise ValueError(f"tokens_per_word is {fit.tokens_per_word}, expected a number above 0")
         self._fit = fit
         rng = random.Random(mixed_seed(content_seed, _POOL))  # noqa: S311 - text to be told apart, not to be secret
-        self._pool, self._starts = _running_text(rng)
+        self._separator = vocabulary.separator
+        self._nonce = tuple(word.encode() for word in vocabulary.words)
+        self._pool, self._starts = _running_text(rng, vocabulary)
         self._prefix_seed = mixed_seed(content_seed, _PREFIX)
         self._block_seed = mixed_seed(content_seed, _BLOCK)
         self._unique_seed = mixed_seed(content_seed, _UNIQUE)
@@ -56,7 +80,7 @@ class PromptWriter:
         prefix = self._text(prefix_words, mixed_seed(self._prefix_seed, class_index, group))
         if prefix_words == total:
             return prefix
-        return prefix + b" " + self._text(total - prefix_words, mixed_seed(self._unique_seed, *key))
+        return prefix + self._separator + self._text(total - prefix_words, mixed_seed(self._unique_seed, *key))
 
     def whole_blocks(self, tokens: int, block_tokens: int, known: int) -> int:
         """How many of the `known` leading blocks fit whole into a prompt of `tokens`."""
@@ -73,7 +97,7 @@ class PromptWriter:
         pieces = [self._block(seed, block, words) for block in blocks[:whole]]
         if total > whole * words:
             pieces.append(self._text(total - whole * words, mixed_seed(self._unique_seed, *key)))
-        return b" ".join(pieces)
+        return self._separator.join(pieces)
 
     def words(self, count: int, key: tuple[int, int]) -> bytes:
         """Exactly `count` words that no other key has: what a probe sends to find the fit itself."""
@@ -104,10 +128,11 @@ class PromptWriter:
     def _text(self, words: int, key: int) -> bytes:
         # hot: no work per word but for the nonce's
         pieces = []
+        nonce = self._nonce
         rest = key
         for _ in range(min(words, _NONCE_WORDS)):
-            rest, digit = divmod(rest, len(_NONCE))
-            pieces.append(_NONCE[digit])
+            rest, digit = divmod(rest, len(nonce))
+            pieces.append(nonce[digit])
         remaining = words - _NONCE_WORDS
         start = key % POOL_WORDS
         while remaining > 0:
@@ -115,14 +140,14 @@ class PromptWriter:
             pieces.append(self._pool[self._starts[start] : self._starts[end] - 1])
             remaining -= end - start
             start = 0
-        return b" ".join(pieces)
+        return self._separator.join(pieces)
 
 
-def _running_text(rng: random.Random) -> tuple[bytes, "array[int]"]:
+def _running_text(rng: random.Random, vocabulary: Vocabulary) -> tuple[bytes, "array[int]"]:
     """The pool, and where each of its words begins (and one past the end, for the last word's)."""
-    words = rng.choices(WORDS, k=POOL_WORDS)
+    words = rng.choices(vocabulary.words, k=POOL_WORDS)
     at = 0
-    while at < POOL_WORDS:
+    while vocabulary.sentences and at < POOL_WORDS:
         words[at] = words[at].capitalize()
         length = rng.randint(8, 14)
         comma, end = at + length // 2, min(at + length, POOL_WORDS) - 1
@@ -130,4 +155,6 @@ def _running_text(rng: random.Random) -> tuple[bytes, "array[int]"]:
             words[comma] += ","
         words[end] += "."
         at += length
-    return " ".join(words).encode(), array("I", accumulate((len(word) + 1 for word in words), initial=0))
+    return vocabulary.separator.join(word.encode() for word in words), array(
+        "I", accumulate((len(word) + 1 for word in words), initial=0)
+    )

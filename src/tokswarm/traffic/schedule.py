@@ -12,7 +12,7 @@ from tokswarm.traffic.arrivals import constant_offsets_ns, poisson_offsets_ns
 from tokswarm.traffic.distribution import Sampler, Weighted
 from tokswarm.traffic.mix import Mix, SharedPrefix, TrafficClass
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, Replay
-from tokswarm.traffic.prompt import PromptWriter
+from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.ticket import Ticket
@@ -40,7 +40,7 @@ class TicketSource:
         self._plan = plan
         self._worker_index = worker_index
         self._worker_count = worker_count
-        self._writer = PromptWriter(plan.fit, plan.content_seed)
+        self._writer = PromptWriter(plan.fit, plan.content_seed, vocabulary_of(plan.mix.target))
         self._pick_class = Weighted([one.weight for one in plan.mix.classes])
         self._classes = [_ClassDraws(one) for one in plan.mix.classes]
         self._prefix_used: dict[tuple[int, int], int] = {}

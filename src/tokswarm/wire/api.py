@@ -34,6 +34,8 @@ class RequestWriter:
         self._head = target.head("POST", target.path + PATHS[spec.api] + target.query, accept=accept)
         self._prompt_opening = PROMPT_OPENINGS[spec.api]
         self._prompt_closing = PROMPT_CLOSINGS[spec.api]
+        if spec.prompt_format == "token_ids":
+            self._prompt_opening, self._prompt_closing = b',"prompt":[', b"]}"
         self._openings = {flag: _opening(target, model, dropped, ignore_eos=flag) for flag in (False, True)}
 
     def write(self, prompt: bytes, *, max_tokens: int, ignore_eos: bool) -> Call:

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokswarm.traffic.plan import TokenFit
-from tokswarm.traffic.prompt import BLOCK_CACHE_TEXTS, POOL_WORDS, PromptWriter
+from tokswarm.traffic.prompt import (
+    BLOCK_CACHE_TEXTS,
+    FIRST_TOKEN_ID,
+    POOL_WORDS,
+    TOKEN_ID_LIST,
+    TOKEN_IDS,
+    PromptWriter,
+)
 from tokswarm.traffic.words import WORDS
 
 WRITER = PromptWriter(TokenFit(tokens_per_word=1.3, overhead_tokens=11, source="assumed"), content_seed=4)
@@ -120,3 +127,18 @@ def test_a_block_keeps_its_text_after_it_left_the_cache() -> None:
 def test_a_fit_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="tokens_per_word is 0"):
         PromptWriter(TokenFit(tokens_per_word=0, overhead_tokens=0, source="usage"), content_seed=1)
+
+
+def test_token_ids_are_lists_of_exact_length_that_no_other_key_has() -> None:
+    fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="token_ids")
+    writer = PromptWriter(fit, 5, TOKEN_ID_LIST)
+    one, other = (json.loads(b"[%s]" % writer.unique(300, (0, key))) for key in (1, 2))
+    assert (len(one), len(other)) == (300, 300)
+    assert one[:7] != other[:7]
+    assert all(FIRST_TOKEN_ID <= each < FIRST_TOKEN_ID + TOKEN_IDS for each in one)
+    shared = [
+        json.loads(b"[%s]" % writer.with_prefix(50, (0, key), prefix_tokens=20, class_index=0, group=3))
+        for key in (1, 2)
+    ]
+    assert shared[0][:20] == shared[1][:20]
+    assert shared[0][20:] != shared[1][20:]
