@@ -312,7 +312,7 @@ def test_a_log_that_is_none_is_named_and_the_others_are_delivered(database: Infl
 
 def test_what_no_field_can_hold_is_left_out_and_counted(database: Influxd, tmp_path: Path) -> None:
     [record] = requests(1, seed=1, begin_unix_ns=NOW_S * 10**9)
-    odd = msgspec.structs.replace(record, connect_ms=math.inf, error="x" * 1000)
+    odd = msgspec.structs.replace(record, processing_ms=math.inf, error="x" * 1000)
     write_log(tmp_path / "w0.log", [odd], run_id="run-1", worker="w0")
     delivery = started(tmp_path / "w0.log", database).stop(10)
     assert delivery.left_out == FormatCounts(values_dropped=1, texts_shortened=1, packs_dropped=0)

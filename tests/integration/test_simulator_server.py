@@ -565,7 +565,7 @@ def test_signal_ends_the_server_at_once_with_streams_open(number: signal.Signals
     ("arguments", "words"),
     [
         pytest.param(["--profile", "dmeo"], "hint: presets: demo", id="profile"),
-        pytest.param(["--api-key", "env:TOKSWARM_NO_SUCH_KEY"], "TOKSWARM_NO_SUCH_KEY is not set", id="key"),
+        pytest.param(["--api-key", "env:TOKSWARM_NO_SUCH_KEY"], "TOKSWARM_NO_SUCH_KEY, which is not set", id="key"),
         pytest.param(["--api-key", "secret-itself"], "--api-key is not a reference", id="literal-key"),
     ],
 )
