@@ -182,15 +182,15 @@ class LayeredConnection(Connection):
         """Take one read off the socket."""
         # hot: once per read of a TLS connection (benchmarks/receive_path.py)
         owner = self._owner
-        assert owner is not None
         layer = self._layer
+        assert owner is not None
         if layer is not None and layer.is_open and data:
             plain = layer.decrypt(data)
-            if layer.has_output:
+            if layer.outgoing.pending:
                 self._send_output(layer)
             if plain:
                 owner.on_read(plain, at_ns, stamped)
-            if layer.peer_closed and not self.is_closed:
+            if layer.peer_closed and self.fd >= 0:
                 owner.on_read(b"", at_ns, stamped)
         elif not data:
             owner.on_read(data, at_ns, stamped)
@@ -236,7 +236,7 @@ class LayeredConnection(Connection):
         try:
             done = layer.shake_hands(data)
         finally:
-            if layer.has_output:
+            if layer.outgoing.pending:
                 self._send_output(layer)
         if done:
             assert self._owner is not None

@@ -47,6 +47,10 @@ class _Phase(enum.Enum):
     OVER = "over"
 
 
+_STREAMING, _OVER = _Phase.STREAMING, _Phase.OVER
+"""At hand for the hot path: a member of an enum costs some 40 ns to look up."""
+
+
 class Exchange:
     """One request on its way. All times monotonic ns."""
 
@@ -188,7 +192,7 @@ class Exchange:
         body = self._parser.feed(data)
         if self._inflate is not None and body:
             body = self._inflate(body)
-        if self._phase is _Phase.STREAMING:
+        if self._phase is _STREAMING:
             if body:
                 answer = self.answer
                 answer.feed(body, at_ns, stamped)
@@ -205,7 +209,7 @@ class Exchange:
                 self._first_body(body, at_ns, stamped)
         elif body:
             self._collect(body)
-        if self._parser.complete and self._phase is not _Phase.OVER:
+        if self._parser.complete and self._phase is not _OVER:
             self._complete(at_ns)
 
     def on_mask(self, mask: int) -> None:
@@ -356,6 +360,8 @@ class Exchange:
             if keep:
                 self._pool.keep(connection)
             else:
+                if outcome is Outcome.OK:
+                    connection.answered()
                 self._pool.drop(connection)
         self._receiver.defer(self._tell)
 

@@ -25,7 +25,8 @@ EVENTS_PER_PASS = 4096
 SLICE_NS = 1_000_000
 """How long finished requests may be worked on before sockets get their turn."""
 STEP_SEEN_NS = 1_000_000
-"""The wall clock is looked at in every pass; a difference beyond this is a step, or a pause between two looks."""
+CLOCK_LOOK_MASK = 15
+"""Every 16th pass looks at the wall clock; a difference beyond STEP_SEEN_NS is a step, or a pause between two looks."""
 EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
 
 
@@ -53,6 +54,7 @@ class Receiver:
         """Reads that brought bytes."""
         self.faults = 0
         """Exceptions stopped at the callback; each was logged."""
+        self._passes = -1
         self._readers: dict[int, Reader] = {}
         epoll = monkey.get_original("select", "epoll") if not hasattr(select, "epoll") else select.epoll
         self._epoll = epoll()
@@ -126,10 +128,11 @@ class Receiver:
     def _on_ready(self) -> None:
         # hot: once per pass, the loop once per read (benchmarks/receive_path.py)
         readers = self._readers
-        offset_ns = self.clock.offset_ns
-        if abs(time.time_ns() - time.monotonic_ns() - offset_ns) > STEP_SEEN_NS:
+        self._passes += 1
+        if not self._passes & CLOCK_LOOK_MASK and self._clock_moved():
             self.clock.check()
-            offset_ns = self.clock.offset_ns
+        offset_ns = self.clock.offset_ns
+        reads = 0
         for fd, mask in self._poll(0, EVENTS_PER_PASS):
             reader = readers.get(fd)
             if reader is None:
@@ -140,7 +143,7 @@ class Receiver:
                     continue
                 # `read`, in place
                 data, ancillary, _, _ = reader.recvmsg(READ_BYTES, STAMP_SPACE_BYTES)
-                self.reads += 1
+                reads += 1
                 if ancillary:
                     seconds, nanoseconds = unpack_stamp(ancillary[0][2])
                     reader.on_read(data, seconds * 1_000_000_000 + nanoseconds - offset_ns, True)
@@ -150,6 +153,11 @@ class Receiver:
                 continue
             except Exception as error:  # noqa: BLE001 - the root of a socket's work; see the module's first lines
                 self._fault(reader, error)
+        self.reads += reads
+
+    def _clock_moved(self) -> bool:
+        """Whether the wall clock was stepped, or this process stood still between the two looks."""
+        return abs(time.time_ns() - time.monotonic_ns() - self.clock.offset_ns) > STEP_SEEN_NS
 
     def _fault(self, reader: Reader, error: Exception) -> None:
         try:

@@ -33,27 +33,22 @@ class TlsSettings:
 class TlsLayer:
     """One connection's TLS."""
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "_read", "_settings", "is_open", "peer_closed")
+    __slots__ = ("_incoming", "_object", "_read", "_settings", "is_open", "outgoing", "peer_closed")
 
     def __init__(self, settings: TlsSettings, context: ssl.SSLContext, server_name: str) -> None:
         self._settings = settings
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(
-            self._incoming, self._outgoing, server_hostname=server_name, session=settings.session
+            self._incoming, self.outgoing, server_hostname=server_name, session=settings.session
         )
         self._read = self._object.read
         self.is_open = False
         self.peer_closed = False
         """The peer has said that nothing more will come."""
 
-    @property
-    def has_output(self) -> bool:
-        """Whether TLS itself has something to send."""
-        return bool(self._outgoing.pending)
-
     def take_output(self) -> bytes:
         """What TLS itself has to send."""
-        return self._outgoing.read()
+        return self.outgoing.read()
 
     def shake_hands(self, data: bytes) -> bool:
         """Go on with the handshake; whether it is done. ssl.SSLError when it fails."""
@@ -75,17 +70,18 @@ class TlsLayer:
         incoming = self._incoming
         if data:
             incoming.write(data)
+        read = self._read
         plain = b""
         try:
-            while incoming.pending or not plain:
-                piece = self._read(READ_BYTES)
-                if not piece:
-                    self.peer_closed = True
-                    break
-                plain = plain + piece if plain else piece
+            piece = plain = read(READ_BYTES)
+            while piece and incoming.pending:
+                piece = read(READ_BYTES)
+                plain += piece
         except ssl.SSLWantReadError:
-            pass
+            return plain
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            piece = b""
+        if not piece:
             self.peer_closed = True
         return plain
 
@@ -94,7 +90,7 @@ class TlsLayer:
         view = memoryview(data)
         while view:
             view = view[self._object.write(view) :]
-        return self._outgoing.read()
+        return self.outgoing.read()
 
     def keep_session(self) -> None:
         """Let later connections resume from this one."""
