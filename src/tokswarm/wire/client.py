@@ -19,6 +19,9 @@ from tokswarm.wire.target import ResolvedTarget
 CHECK_S = 0.1
 """How often deadlines are looked at."""
 
+CHECKS_PER_SLICE = 500
+"""About a millisecond's worth; sockets get their turn after it."""
+
 
 class Call(NamedTuple):
     """A whole request as bytes, and who reads its answer."""
@@ -148,5 +151,8 @@ class LoadClient:
             if now_ns >= next_clock_ns:
                 next_clock_ns = now_ns + 1_000_000_000
                 self.clock.check()
-            for exchange in list(self._open):
+            due = [exchange for exchange in self._open if exchange.check_ns < now_ns]
+            for number, exchange in enumerate(due, start=1):
                 exchange.check_deadlines(now_ns)
+                if number % CHECKS_PER_SLICE == 0:
+                    gevent.sleep(0.001)

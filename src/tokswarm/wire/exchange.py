@@ -69,6 +69,7 @@ class Exchange:
         "_secret",
         "answer",
         "begun_ns",
+        "check_ns",
         "connect_ns",
         "connected_ns",
         "done_ns",
@@ -115,6 +116,8 @@ class Exchange:
         self.reused = False
         """The connection had served before."""
         self.begun_ns = 0
+        self.check_ns = 0
+        """When to look at the deadlines next."""
         self.connected_ns: int | None = None
         """TCP was up; None: a kept connection, or not yet."""
         self.connect_ns: int | None = None
@@ -247,8 +250,9 @@ class Exchange:
             raise error
 
     def check_deadlines(self, now_ns: int) -> None:
-        """End the exchange if a part of it took too long (called a few times a second)."""
+        """End the exchange if a part of it took too long; need not be called again before `check_ns`."""
         limits = self._deadlines
+        self.check_ns = self._next_check_ns(now_ns)
         if self._phase in (_Phase.CONNECTING, _Phase.SECURING):
             if now_ns - self.begun_ns > limits.connect_ns:
                 self._end(Outcome.TIMEOUT, f"connect took longer than {limits.connect_ns / 1e9:g} s", keep=False)
@@ -259,6 +263,17 @@ class Exchange:
                 self._end(Outcome.TIMEOUT, f"no first byte within {limits.first_byte_ns / 1e9:g} s", keep=False)
         elif now_ns - self.last_read_ns > limits.gap_ns:
             self._end(Outcome.TIMEOUT, f"nothing came for {limits.gap_ns / 1e9:g} s", keep=False)
+
+    def _next_check_ns(self, now_ns: int) -> int:
+        """No deadline passes before this instant, whatever happens until then."""
+        limits = self._deadlines
+        if self._phase in (_Phase.CONNECTING, _Phase.SECURING):
+            return min(
+                self.begun_ns + limits.connect_ns, now_ns + min(limits.first_byte_ns, limits.gap_ns, limits.whole_ns)
+            )
+        if self.headers_ns is None:
+            return min(self.sent_ns + min(limits.whole_ns, limits.first_byte_ns), now_ns + limits.gap_ns)
+        return min(self.sent_ns + limits.whole_ns, self.last_read_ns + limits.gap_ns)
 
     def abort(self, reason: str) -> None:
         """Give the request up; the connection is closed, so that the server may notice."""
