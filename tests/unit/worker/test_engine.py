@@ -101,7 +101,7 @@ def test_a_schedule_that_is_behind_lets_others_run(overtime_ns: int) -> None:
     bench.run()
     ticker.kill()
     last_sent_ns = bench.client.sent_ns[-1]
-    assert sum(at_ns < last_sent_ns for at_ns in ticks_ns) > 10
+    assert sum(at_ns < last_sent_ns for at_ns in ticks_ns) > 2
 
 
 def test_a_stage_ends_in_time_however_much_is_due_and_counts_what_it_left_out(overtime_ns: int) -> None:
