@@ -13,6 +13,7 @@ from tokswarm.traffic.distribution import Sampler
 from tokswarm.traffic.mix import Mix, TrafficClass
 from tokswarm.traffic.plan import PlannedStage, Replay
 from tokswarm.traffic.replay import replay_rows
+from tokswarm.traffic.schedule import stage_class_weights
 
 DRAWS = 2000
 """Enough to see one request in a thousand more often than not."""
@@ -57,9 +58,10 @@ def _about(ratio: float) -> str:
 
 
 def _classes(mix: Mix, stages: list[PlannedStage], context_tokens: int) -> Iterator[Asking]:
-    if all(isinstance(stage.load, Replay) for stage in stages):
-        return
-    for traffic_class in mix.classes:
+    drawing = [stage for stage in stages if not isinstance(stage.load, Replay)]
+    for index, traffic_class in enumerate(mix.classes):
+        if not any(stage_class_weights(mix, stage)[index] > 0 for stage in drawing):
+            continue
         shares = _shares(_draws(traffic_class), context_tokens)
         yield Asking(traffic_class.name, *shares, "the max of prompt.tokens or of output.max_tokens")
 

@@ -216,6 +216,8 @@ class Stage(Spec, frozen=True, kw_only=True):
     arrivals: Arrivals | None = None
     """Of a rate; None: poisson."""
     trace: TraceSource | None = None
+    classes: dict[str, float] | None = None
+    """Which classes it sends, each with its weight here; None: all, by their own weights."""
     for_: Duration | None = msgspec.field(name="for", default=None)
     """How long new requests are sent; a trace may leave it out and runs to its end."""
     drain: Duration = Duration.parse("30s")

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 from tokswarm.traffic.distribution import LARGEST_DRAW
 from tokswarm.traffic.mix import Distribution, Limit, Lognormal, Mix, Prompt, Slo, Stage, Target, Tls, TrafficClass
 from tokswarm.traffic.planning import stage_names
-from tokswarm.traffic.strict_yaml import Problem
+from tokswarm.traffic.strict_yaml import Problem, suggestion
 
 _KEY_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 _HEADER_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
@@ -38,7 +38,7 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
         yield from _class(one, path)
         if one.slo is not None and not mix.target.stream:
             yield from _slo_without_stream(one.slo, f"{path}.slo")
-    yield from _load(mix.load)
+    yield from _load(mix.load, [one.name for one in mix.classes])
 
 
 # --- target -------------------------------------------------------------------------------------
@@ -212,11 +212,11 @@ def _slo_without_stream(slo: Slo, path: str) -> Iterator[Problem]:
 # --- load ---------------------------------------------------------------------------------------
 
 
-def _load(stages: list[Stage]) -> Iterator[Problem]:
+def _load(stages: list[Stage], class_names: list[str]) -> Iterator[Problem]:
     seen: dict[str, int] = {}
     for index, stage in enumerate(stages):
         path = f"load[{index}]"
-        problems = list(_stage(stage, path))
+        problems = [*_stage(stage, path), *_stage_classes(stage, class_names, f"{path}.classes")]
         yield from problems
         if problems:
             continue
@@ -247,3 +247,17 @@ def _stage(stage: Stage, path: str) -> Iterator[Problem]:
             yield Problem(f"{path}.arrivals", "goes with a rate only")
         if (stage.arrivals.poisson is None) == (stage.arrivals.constant is None):
             yield Problem(f"{path}.arrivals", "expected exactly one of poisson, constant")
+
+
+def _stage_classes(stage: Stage, class_names: list[str], path: str) -> Iterator[Problem]:
+    if stage.classes is None:
+        return
+    if stage.trace is not None:
+        yield Problem(path, "goes with concurrency or rate only; the requests of a trace are of the mix's first class")
+    for name, weight in stage.classes.items():
+        if name not in class_names:
+            yield Problem(f"{path}.{name}", f"unknown class{suggestion(name, class_names)}")
+        if weight < 0:
+            yield Problem(f"{path}.{name}", f"expected a weight ≥ 0, came {weight:g}")
+    if not any(weight > 0 for weight in stage.classes.values()):
+        yield Problem(path, "expected at least one class with a weight > 0", "leave classes out to send all of them")

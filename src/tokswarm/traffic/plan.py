@@ -63,6 +63,8 @@ class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     drain_s: float
     warmup: bool
+    class_weights: list[float] | None = None
+    """Of each class of the mix, 0 where the stage does not send it; None: their own weights."""
 
 
 class TokenFit(msgspec.Struct, frozen=True, kw_only=True):

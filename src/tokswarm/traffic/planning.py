@@ -26,7 +26,8 @@ def plan_stages(mix: Mix, mix_dir: Path) -> list[PlannedStage]:
             planned.append(_planned_replay(stage, stage.trace, mix_dir, where=f"load[{index}].trace"))
             continue
         duration_s = stage.for_.seconds if stage.for_ is not None else 0.0
-        planned.extend(_planned(stage, name, load, duration_s) for name, load in _named_loads(stage))
+        weights = None if stage.classes is None else [stage.classes.get(one.name, 0.0) for one in mix.classes]
+        planned.extend(_planned(stage, name, load, duration_s, weights) for name, load in _named_loads(stage))
     return planned
 
 
@@ -52,8 +53,17 @@ def _load_name(given: str | None, kind: str, value: str, *, is_sweep: bool) -> s
     return f"{given or kind}-{value}"
 
 
-def _planned(stage: Stage, name: str, load: Load, duration_s: float) -> PlannedStage:
-    return PlannedStage(name=name, load=load, duration_s=duration_s, drain_s=stage.drain.seconds, warmup=stage.warmup)
+def _planned(
+    stage: Stage, name: str, load: Load, duration_s: float, class_weights: list[float] | None = None
+) -> PlannedStage:
+    return PlannedStage(
+        name=name,
+        load=load,
+        duration_s=duration_s,
+        drain_s=stage.drain.seconds,
+        warmup=stage.warmup,
+        class_weights=class_weights,
+    )
 
 
 def _planned_replay(stage: Stage, source: TraceSource, mix_dir: Path, *, where: str) -> PlannedStage:

@@ -11,7 +11,7 @@ from itertools import count
 from tokswarm.traffic.arrivals import constant_offsets_ns, poisson_offsets_ns
 from tokswarm.traffic.distribution import Sampler, Weighted
 from tokswarm.traffic.mix import Mix, SharedPrefix, TrafficClass
-from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, Replay
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Replay
 from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.seed import mixed_seed
@@ -28,6 +28,11 @@ def concurrency_share(total: int, worker_index: int, worker_count: int) -> int:
     return share + (worker_index < rest)
 
 
+def stage_class_weights(mix: Mix, stage: PlannedStage) -> list[float]:
+    """Weight of each class of the mix in a stage: the stage's own, else the classes'."""
+    return [one.weight for one in mix.classes] if stage.class_weights is None else stage.class_weights
+
+
 class TicketSource:
     """The tickets of one worker for one run, stage after stage.
 
@@ -41,7 +46,6 @@ class TicketSource:
         self._worker_index = worker_index
         self._worker_count = worker_count
         self._writer = PromptWriter(plan.fit, plan.content_seed, vocabulary_of(plan.mix.target))
-        self._pick_class = Weighted([one.weight for one in plan.mix.classes])
         self._classes = [_ClassDraws(one) for one in plan.mix.classes]
         self._prefix_used: dict[tuple[int, int], int] = {}
         self._replays: dict[int, ReplayRows] = {}
@@ -107,20 +111,19 @@ class TicketSource:
     def _draw(self, stage_index: int) -> Callable[[int, int | None], Ticket]:
         seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
         rng = random.Random()  # noqa: S311 - reseeded for each ticket, to be reproducible
+        pick_class = Weighted(stage_class_weights(self._plan.mix, self._plan.stages[stage_index]))
 
         def draw(index: int, due_ns: int | None) -> Ticket:
             rng.seed(mixed_seed(seed, index))
-            return self._drawn(rng, stage_index, index, due_ns)
+            return self._drawn(rng, pick_class.draw(rng), (stage_index, index), due_ns)
 
         return draw
 
-    def _drawn(self, rng: random.Random, stage_index: int, index: int, due_ns: int | None) -> Ticket:
-        class_index = self._pick_class.draw(rng)
+    def _drawn(self, rng: random.Random, class_index: int, key: tuple[int, int], due_ns: int | None) -> Ticket:
         draws = self._classes[class_index]
         tokens = draws.prompt_tokens.draw(rng)
         max_tokens = draws.max_tokens.draw(rng)
         ideal = 0
-        key = (stage_index, index)
         if draws.prefix is None or draws.group is None:
             prompt = self._writer.unique(tokens, key)
         else:
@@ -132,7 +135,7 @@ class TicketSource:
                 tokens, key, prefix_tokens=draws.prefix.tokens, class_index=class_index, group=group
             )
         return Ticket(
-            index=index,
+            index=key[1],
             class_index=class_index,
             due_ns=due_ns,
             prompt=prompt,

@@ -7,7 +7,7 @@ environment is never quoted in a message, and neither is a value on a path that 
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,14 +290,18 @@ class _Reader:
         return self._note(path, f"expected {' or '.join(wanted)}, came {came}")
 
     def _unknown(self, key: str, known: list[str], path: str) -> None:
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        guess = f"; did you mean {close[0]!r}?" if close else ""
-        listed = f"expected one of {', '.join(known)}" if known else "expected no keys"
-        self._note(_join(path, key[:_SHOWN]), f"unknown key{guess} ({listed})")
+        self._note(_join(path, key[:_SHOWN]), f"unknown key{suggestion(key, known)}")
 
     def _note(self, path: str, text: str, *, hint: str = "") -> Any:
         self.problems.append(Problem(path, text, hint))
         return _MISTAKE
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """What to say after "unknown …": the known word that is close, and all there are."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    guess = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{guess} (expected one of {', '.join(known)})" if known else f"{guess} (expected no keys)"
 
 
 def _join(path: str, key: str) -> str:

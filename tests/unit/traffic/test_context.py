@@ -68,3 +68,11 @@ def test_an_answer_that_is_too_long_alone_is_refused_and_one_that_may_be_cut_sho
     with pytest.raises(PreflightError, match="every request would be refused: answer ask for"):
         context_notes(mix(traffic_class("answer", Distribution(fixed=1), 101)), [CLOSED], 100)
     assert len(context_notes(mix(traffic_class("answer", Distribution(fixed=1), 100)), [CLOSED], 100)) == 1
+
+
+def test_a_class_that_no_stage_sends_is_not_judged() -> None:
+    short_only = PlannedStage(
+        name="a", load=ClosedLoop(concurrency=1), duration_s=1, drain_s=1, warmup=False, class_weights=[1.0, 0.0]
+    )
+    assert context_notes(mix(SHORT, LONG), [short_only], 100) == []
+    assert len(context_notes(mix(SHORT, LONG), [short_only, CLOSED], 100)) == 1

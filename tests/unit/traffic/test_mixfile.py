@@ -59,6 +59,7 @@ load:
   - {name: warm-up, concurrency: 4, for: 20s, warmup: true}
   - {name: sweep, concurrency: [1, 2, 4], for: 60s, drain: 5s}
   - {name: open, rate: 12/s, arrivals: {poisson: {}}, for: 2m}
+  - {name: storm, rate: 12/s, classes: {chat: 9, report: 1}, for: 2m}
   - {rate: [1/s, 90/m], arrivals: {constant: {}}, for: 2m}
   - name: replay
     trace:
@@ -97,7 +98,7 @@ def test_every_key_is_read() -> None:
         arrivals=Arrivals(poisson=Poisson()),
         for_=Duration.parse("2m"),
     )
-    assert mix.load[4].trace == TraceSource(
+    assert mix.load[5].trace == TraceSource(
         file="azure_code.csv", format="azure", speed=2.0, rows=10, max_prompt_tokens=100, max_output_tokens=10
     )
 

@@ -47,6 +47,15 @@ def test_sweeps_are_spread_out_and_named_by_value(planned: Callable[..., list[Pl
     assert [(stage.duration_s, stage.drain_s, stage.warmup) for stage in stages[:2]] == [(5, 1, True), (5, 30, False)]
 
 
+def test_the_weights_of_a_stage_go_by_the_order_of_the_classes(planned: Callable[..., list[PlannedStage]]) -> None:
+    stages = planned(
+        Stage(name="storm", rate=Rates.parse(["1/s", "2/s"]), classes={"report": 9, "chat": 1}, for_=FIVE_S),
+        Stage(name="reports", concurrency=1, classes={"report": 2}, for_=FIVE_S),
+        Stage(name="all", concurrency=1, for_=FIVE_S),
+    )
+    assert [stage.class_weights for stage in stages] == [[1, 9], [1, 9], [0, 2], None]
+
+
 def test_a_trace_beside_the_mix_is_read_and_lasts_until_its_last_request(
     planned: Callable[..., list[PlannedStage]], tmp_path: Path
 ) -> None:

@@ -177,3 +177,21 @@ def test_the_fleet_pays_for_each_group_once(sample_plan: Callable[..., Plan], wo
     chat = [ticket for part in parts for ticket in part if ticket.class_index == 0]
     assert sum(ticket.ideal_cached_tokens == 0 for ticket in chat) == 5
     assert {ticket.ideal_cached_tokens for ticket in chat} == {0, 40}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_a_stage_sends_the_classes_it_names_by_its_own_weights(sample_plan: Callable[..., Plan], workers: int) -> None:
+    plan = sample_plan(OpenLoop(rate_per_s=400, arrivals="poisson"), ClosedLoop(concurrency=1), duration_s=10)
+    storm = msgspec.structs.replace(plan.stages[0], class_weights=[1.0, 9.0])
+    plan = msgspec.structs.replace(plan, stages=[storm, plan.stages[1]])
+    tickets = [ticket for part in shares(plan, workers) for ticket in part]
+    assert Counter(ticket.class_index for ticket in tickets)[1] / len(tickets) == pytest.approx(0.9, abs=0.02)
+    rest = shares(plan, 1, stage=1, limit=2000)[0]
+    assert Counter(ticket.class_index for ticket in rest)[1] / len(rest) == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_class_with_no_weight_in_a_stage_is_not_sent(sample_plan: Callable[..., Plan]) -> None:
+    plan = sample_plan(ClosedLoop(concurrency=1))
+    only = msgspec.structs.replace(plan.stages[0], class_weights=[0.0, 2.0])
+    tickets = shares(msgspec.structs.replace(plan, stages=[only]), 1, limit=500)[0]
+    assert {ticket.class_index for ticket in tickets} == {1}
