@@ -4,6 +4,7 @@ Every figure of the model stands here with its unit; docs/simulator.md has the e
 """
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -26,6 +27,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Reading all weights from memory once, which every step must."""
     kv_read_us: float = 0.35
     """Reading the cached keys and values of one token of context."""
+    compute_and_memory: Literal["overlap", "add"] = "overlap"
+    """Whether arithmetic and memory traffic go on at the same time, as on a GPU, or one after the other."""
+    request_overhead_us: float = 0.0
+    """What a request spends outside of steps, on its way to the queue: HTTP, tokenizing, hand-over. It holds up nobody
+    else."""
 
     max_num_seqs: int = 32
     """Most sequences in the batch; the rest wait."""
@@ -58,6 +64,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "token_compute_us",
             "weights_read_us",
             "kv_read_us",
+            "request_overhead_us",
         )
         return [
             *(f"{name} is {getattr(self, name)}, expected ≥ 1" for name in positive if getattr(self, name) < 1),
@@ -88,7 +95,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         compute_us = step_tokens * self.token_compute_us
         memory_us = self.weights_read_us + context_tokens * self.kv_read_us
-        return self.step_overhead_us + sequences * self.sequence_overhead_us + max(compute_us, memory_us)
+        work_us = compute_us + memory_us if self.compute_and_memory == "add" else max(compute_us, memory_us)
+        return self.step_overhead_us + sequences * self.sequence_overhead_us + work_us
 
 
 PRESETS: dict[str, Profile] = {
