@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -16,7 +17,7 @@ import uvloop
 
 from tokswarm.errors import TokswarmError
 from tokswarm.secret_reference import resolve_reference
-from tokswarm.simulator.alarm import open_alarm
+from tokswarm.simulator.alarm import Alarm, open_alarm
 from tokswarm.simulator.answers import Accepted, Api, OpenAnswer, StreamedAnswer, WholeAnswer
 from tokswarm.simulator.api import (
     ApiError,
@@ -27,13 +28,13 @@ from tokswarm.simulator.api import (
     decode,
     error_body,
 )
-from tokswarm.simulator.driver import Driver
-from tokswarm.simulator.engine import Engine, Progress, Request, Step
+from tokswarm.simulator.engine import Request
 from tokswarm.simulator.http1 import Connection, Exchange
 from tokswarm.simulator.kv import block_keys
-from tokswarm.simulator.metrics import CONTENT_TYPE, ServerMetrics
+from tokswarm.simulator.metrics import CONTENT_TYPE
 from tokswarm.simulator.profile import PRESETS, Profile
-from tokswarm.simulator.truth import TruthLog
+from tokswarm.simulator.replica import Replica
+from tokswarm.simulator.truth import Passage, TruthLog
 from tokswarm.simulator.words import draw_answer
 
 log = logging.getLogger(__name__)
@@ -59,13 +60,15 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Endpoint:
     """One server's routes and state. Lives on one event loop."""
 
-    def __init__(self, settings: SimSettings, key: str | None) -> None:
-        self.driver = Driver(Engine(settings.profile), time.monotonic_ns, self._deliver)
+    def __init__(
+        self, settings: SimSettings, key: str | None, open_alarm: Callable[[Callable[[], None]], Alarm]
+    ) -> None:
         self._settings = settings
         self._key = None if key is None else key.encode()
-        self._metrics = ServerMetrics(self.driver, settings.model)
         self._truth = TruthLog()
-        self._answers: dict[int, OpenAnswer] = {}
+        self._replica = Replica(
+            "replica-0", settings.profile, model=settings.model, truth=self._truth, open_alarm=open_alarm
+        )
         self._next_id = 0
         self._routes: dict[str, tuple[str, Callable[[Exchange], None]]] = {
             "/v1/chat/completions": ("POST", self._chat),
@@ -83,7 +86,7 @@ class Endpoint:
             self._authorize(exchange)
             self._route(exchange)
         except ApiError as error:
-            exchange.send(error.status, error_body(error.status, str(error), error.param))
+            exchange.send(error.status, error.body(), headers=error.headers)
 
     def _route(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -141,7 +144,7 @@ class Endpoint:
         exchange.send(200, b"")
 
     def _render_metrics(self, exchange: Exchange) -> None:
-        exchange.send(200, self._metrics.render(), CONTENT_TYPE)
+        exchange.send(200, self._replica.metrics.render(), CONTENT_TYPE)
 
     def _render_truth(self, exchange: Exchange) -> None:
         since = parse_qs(exchange.request.query).get("since", ["0"])[-1]
@@ -185,23 +188,27 @@ class Endpoint:
                 stream_options and stream_options.include_usage and stream_options.continuous_usage_stats
             ),
         )
-        if asked.stream:
-            streamed = StreamedAnswer(accepted, exchange)
-            streamed.open()
-            self._answers[request_id] = streamed
-        else:
-            self._answers[request_id] = WholeAnswer(accepted, exchange)
-        exchange.on_disconnect = lambda: self._abort(request_id)
         output_tokens = len(answer.words)
         prompt.extend(answer.token_ids())
-        self.driver.submit(
+        replica = self._replica
+        exchange.headers.append(f"x-served-by: {replica.name}")
+        opened: OpenAnswer
+        if asked.stream:
+            opened = StreamedAnswer(accepted, exchange)
+            opened.open()
+        else:
+            opened = WholeAnswer(accepted, exchange)
+        exchange.on_disconnect = lambda: replica.abort(request_id)
+        replica.submit(
             Request(
                 request_id=request_id,
                 arrival_ns=arrival_ns,
                 prompt_tokens=accepted.prompt_tokens,
                 output_tokens=output_tokens,
                 block_keys=block_keys(prompt, profile.block_tokens),
-            )
+            ),
+            opened,
+            Passage(model=accepted.model, provider="main", replica=replica.name, arrival_ns=arrival_ns),
         )
 
     def _check_model(self, model: str | None) -> None:
@@ -220,46 +227,13 @@ class Endpoint:
                 f"This model's maximum context length is {longest} tokens. However, you requested {prompt_tokens}"
                 f" tokens in the prompt{wanted}. Please reduce the length of the prompt or of the answer.",
                 param="max_tokens" if room >= 1 else prompt_field,
+                code="context_length_exceeded",
             )
         return room if asked is None else asked
 
-    def _deliver(self, step: Step) -> None:
-        self._metrics.on_step(step)
-        answers, metrics, due_ns = self._answers, self._metrics, step.end_ns
-        for progress in step.emitted:
-            # hot: once a token
-            answer = answers.get(progress.request.request_id)
-            if answer is None:  # its client left during the step
-                continue
-            try:
-                answer.emit(due_ns)
-                metrics.on_token(progress, answer)
-            except Exception:  # the root of a request: one must not stop the others
-                log.exception("request %s failed", answer.accepted.public_id)
-                answer.exchange.cut()
-                self._abort(progress.request.request_id)
-        for progress in step.finished:
-            answer = answers.pop(progress.request.request_id, None)
-            if answer is None:
-                continue
-            try:
-                self._finish(progress, answer)
-            except Exception:  # the root of a request
-                log.exception("request %s failed at its end", answer.accepted.public_id)
-                answer.exchange.cut()
-
-    def _finish(self, progress: Progress, answer: OpenAnswer) -> None:
-        self._metrics.on_finished(progress, answer)
-        self._truth.add(progress, answer, outcome=answer.accepted.finish_reason, ended_ns=answer.stamps_ns[-1])
-        answer.finish(progress)
-
-    def _abort(self, request_id: int) -> None:
-        answer = self._answers.pop(request_id, None)
-        progress = self.driver.abort(request_id)
-        if answer is None or progress is None:
-            return
-        self._metrics.on_aborted()
-        self._truth.add(progress, answer, outcome="abort", ended_ns=time.monotonic_ns())
+    def close(self) -> None:
+        """Stop the clockwork."""
+        self._replica.close()
 
 
 def run(settings: SimSettings) -> None:
@@ -274,16 +248,14 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    endpoint = Endpoint(settings, key)
-    alarm = open_alarm(loop, endpoint.driver.ring)
-    endpoint.driver.attach(alarm)
+    endpoint = Endpoint(settings, key, partial(open_alarm, loop))
     connections: set[Connection] = set()
     try:
         server = await loop.create_server(
             lambda: Connection(endpoint.handle, error_body, connections), settings.host, settings.port, backlog=4096
         )
     except OSError as error:
-        alarm.close()
+        endpoint.close()
         raise TokswarmError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
             hint="choose another port with --port; --port 0 takes any free one",
@@ -302,7 +274,7 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
     gc.freeze()  # what lives as long as the process need not be walked in the middle of a step
     await ended.wait()
     server.close()
-    alarm.close()
+    endpoint.close()
     for connection in list(connections):
         if connection.transport is not None:
             connection.transport.abort()

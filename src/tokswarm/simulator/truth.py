@@ -19,6 +19,20 @@ PAGE_REQUESTS = 500
 """Most lines in one answer."""
 
 
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request came to the replica that served it."""
+
+    model: str
+    provider: str
+    """The pool that answered."""
+    replica: str
+    arrival_ns: int
+    """When the server received it; the engine counts from when the replica got it."""
+    attempts: int = 1
+    """Providers that were asked, the one that answered included."""
+    priority: int = 0
+
+
 class RequestTruth(msgspec.Struct, frozen=True, kw_only=True):
     """One request that ended. All `_ns` are of the server's monotonic clock, which local clients share."""
 
@@ -28,6 +42,11 @@ class RequestTruth(msgspec.Struct, frozen=True, kw_only=True):
     """The id in the response."""
     outcome: str
     """stop, length, or abort: the client left."""
+    model: str
+    provider: str
+    replica: str
+    attempts: int
+    priority: int
     prompt_tokens: int
     output_tokens: int
     """Emitted; with an abort fewer than were due."""
@@ -57,7 +76,7 @@ class TruthLog:
         self._tokens = 0
         self._next = 0
 
-    def add(self, progress: Progress, answer: OpenAnswer, *, outcome: str, ended_ns: int) -> None:
+    def add(self, progress: Progress, answer: OpenAnswer, passage: Passage, *, outcome: str, ended_ns: int) -> None:
         """Keep a request that ended."""
         request, stamps_ns = progress.request, answer.stamps_ns
         admitted_ns = progress.admitted_ns
@@ -67,6 +86,11 @@ class TruthLog:
                 sequence=self._next,
                 id=answer.accepted.public_id,
                 outcome=outcome,
+                model=passage.model,
+                provider=passage.provider,
+                replica=passage.replica,
+                attempts=passage.attempts,
+                priority=passage.priority,
                 prompt_tokens=request.prompt_tokens,
                 output_tokens=len(stamps_ns),
                 cached_tokens=progress.cached_tokens,

@@ -11,11 +11,11 @@ from tokswarm.simulator import truth
 from tokswarm.simulator.answers import Accepted, Api, OpenAnswer
 from tokswarm.simulator.engine import Progress
 from tokswarm.simulator.http1 import Exchange
-from tokswarm.simulator.truth import TruthLog
+from tokswarm.simulator.truth import Passage, TruthLog
 from tokswarm.simulator.words import Answer
 
 
-def ended(number: int, stamps_ns: list[int]) -> tuple[Progress, OpenAnswer]:
+def ended(number: int, stamps_ns: list[int]) -> tuple[Progress, OpenAnswer, Passage]:
     progress = Progress(request(number, prompt=20, output=5, arrival_ns=1_000_000))
     progress.admitted_ns = 3_500_000 if stamps_ns else None
     accepted = Accepted(
@@ -33,7 +33,8 @@ def ended(number: int, stamps_ns: list[int]) -> tuple[Progress, OpenAnswer]:
     answer = OpenAnswer(accepted, cast(Exchange, None))
     answer.stamps_ns = array("q", stamps_ns)
     answer.due_ns = array("q", [stamp - 7 for stamp in stamps_ns])
-    return progress, answer
+    passage = Passage(model="tiny", provider="main", replica="replica-1", arrival_ns=1_000_000, attempts=2, priority=3)
+    return progress, answer, passage
 
 
 def lines(log: TruthLog, since: int) -> list[dict[str, object]]:
@@ -49,6 +50,8 @@ def test_line_says_when_each_thing_happened() -> None:
     assert line["emitted_ns"] == [9_000_000, 12_000_000]
     assert line["due_ns"] == [8_999_993, 11_999_993]
     assert (line["output_tokens"], line["outcome"]) == (2, "length")
+    assert (line["model"], line["provider"], line["replica"]) == ("tiny", "main", "replica-1")
+    assert (line["attempts"], line["priority"]) == (2, 3)
 
 
 def test_request_that_never_ran_has_no_times() -> None:
