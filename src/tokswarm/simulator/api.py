@@ -20,12 +20,32 @@ _T = TypeVar("_T")
 
 
 class ApiError(Exception):
-    """A request that is answered with an error; `param` names the field at fault."""
+    """A request that is answered with an error."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        kind: str | None = None,
+        headers: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
+        """The field at fault."""
+        self.code = code
+        """For programs to branch on; None: the status, as vLLM gives it."""
+        self.kind = kind
+        """The error's `type`; None: the usual one of the status."""
+        self.headers = headers
+        """Header lines of the answer."""
+
+    def body(self) -> bytes:
+        """Its JSON."""
+        return error_body(self.status, str(self), self.param, code=self.code, kind=self.kind)
 
 
 _ERROR_TYPES = {
@@ -33,14 +53,25 @@ _ERROR_TYPES = {
     401: "AuthenticationError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    429: "RateLimitError",
     500: "InternalServerError",
+    502: "BadGatewayError",
+    503: "ServiceUnavailableError",
+    504: "GatewayTimeoutError",
 }
 
 
-def error_body(status: int, message: str, param: str | None = None) -> bytes:
+def error_body(
+    status: int, message: str, param: str | None = None, *, code: str | None = None, kind: str | None = None
+) -> bytes:
     """The JSON of an error as OpenAI clients expect it."""
-    kind = _ERROR_TYPES.get(status, "BadRequestError")
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
+    error = {
+        "message": message,
+        "type": _ERROR_TYPES.get(status, "BadRequestError") if kind is None else kind,
+        "param": param,
+        "code": status if code is None else code,
+    }
+    return msgspec.json.encode({"error": error})
 
 
 class StreamOptions(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ ErrorBody = Callable[[int, str], bytes]
 class Exchange:
     """One request and the answer to it. Answers once: `send`, or `open_stream` … `close_stream`."""
 
-    __slots__ = ("_connection", "_descriptor", "_streaming", "chunked", "on_disconnect", "open", "request")
+    __slots__ = ("_connection", "_descriptor", "_streaming", "chunked", "headers", "on_disconnect", "open", "request")
 
     def __init__(self, connection: "Connection", request: HttpRequest) -> None:
         self.request = request
@@ -64,6 +64,8 @@ class Exchange:
         """Called when the client leaves before the answer is complete."""
         self.chunked = request.version != "1.0"
         """Whether a stream is framed in chunks; else it ends with the connection."""
+        self.headers: list[str] = []
+        """Further lines for the head of the answer, whatever it will be: who served, what is left of a limit."""
         self._connection = connection
         self._streaming = False
         self._descriptor = connection.descriptor
@@ -78,7 +80,10 @@ class Exchange:
     ) -> None:
         """Answer with a whole body; `headers` are further lines."""
         head = _head(
-            status, content_type, (f"content-length: {len(body)}", *headers), close=not self.request.keep_alive
+            status,
+            content_type,
+            (f"content-length: {len(body)}", *self.headers, *headers),
+            close=not self.request.keep_alive,
         )
         self.write(head if self.request.method == "HEAD" else head + body)
         self._done(close=not self.request.keep_alive)
@@ -88,7 +93,7 @@ class Exchange:
         framing = ("transfer-encoding: chunked",) if self.chunked else ()
         close = not (self.chunked and self.request.keep_alive)
         self._streaming = True
-        self.write(_head(200, content_type, ("cache-control: no-cache", *framing), close=close))
+        self.write(_head(200, content_type, ("cache-control: no-cache", *framing, *self.headers), close=close))
 
     def write(self, data: bytes) -> None:
         """Send bytes that are framed already: one system call when the client keeps up."""
