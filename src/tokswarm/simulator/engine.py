@@ -75,8 +75,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens computed: prompt chunks, and one for each decoding sequence."""
     sequences: int
     context_tokens: int
-    emitted: list[Progress]
-    """Each of these has one more token at the end of the step."""
+    emitted: list[tuple[Progress, int]]
+    """Who has new tokens at the end of the step, and how many: they come out together."""
     finished: list[Progress]
     """The last token of these is among the emitted; they have left the engine."""
     preempted: int
@@ -150,8 +150,8 @@ class Engine:
         context_tokens = sum(sequence.computed + count for sequence, count in batch)
         length_us = self.profile.step_us(step_tokens=tokens, context_tokens=context_tokens, sequences=len(batch))
         end_ns = now_ns + round(length_us * 1_000)
-        emitted = [sequence for sequence, count in batch if self._advance(sequence, count, end_ns)]
-        finished = [sequence for sequence in emitted if sequence.generated == sequence.request.output_tokens]
+        emitted = [(sequence, 1) for sequence, count in batch if self._advance(sequence, count, end_ns)]
+        finished = [sequence for sequence, _ in emitted if sequence.generated == sequence.request.output_tokens]
         for sequence in finished:
             self._running.remove(sequence)
             self.pool.release(sequence.blocks)

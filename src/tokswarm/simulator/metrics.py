@@ -93,13 +93,14 @@ class ServerMetrics(Collector):
         """Count a step."""
         self._histograms["iteration_tokens_total"].observe(step.tokens)
 
-    def on_token(self, progress: Progress, answer: OpenAnswer) -> None:
-        """Count a token that was just emitted."""
+    def on_tokens(self, progress: Progress, answer: OpenAnswer, tokens: int) -> None:
+        """Count the tokens of one step that were just emitted together: one gap, as vLLM counts them."""
         # hot: once a token
         stamps_ns = answer.stamps_ns
-        self._generation_tokens += 1
-        if len(stamps_ns) > 1:
-            self._gaps.observe((stamps_ns[-1] - stamps_ns[-2]) / 1e9)
+        self._generation_tokens += tokens
+        before = len(stamps_ns) - tokens
+        if before:
+            self._gaps.observe((stamps_ns[-1] - stamps_ns[before - 1]) / 1e9)
             return
         self._prompt_tokens += progress.request.prompt_tokens
         self._cached_tokens += progress.cached_tokens

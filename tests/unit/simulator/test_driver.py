@@ -72,7 +72,7 @@ def test_request_that_comes_while_tokens_are_sent_joins_the_next_step() -> None:
     bench.wake(10 * MS)
     bench.while_delivering = lambda: None
     bench.wake(20 * MS)
-    assert [one.request.request_id for one in bench.delivered[-1].emitted] == [1, 2]
+    assert [one.request.request_id for one, _ in bench.delivered[-1].emitted] == [1, 2]
     assert bench.delivered[-1].start_ns == 10 * MS
 
 

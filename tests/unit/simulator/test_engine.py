@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 def emissions_ns(taken: list[Step], request_id: int) -> list[int]:
-    return [step.end_ns for step in taken for one in step.emitted if one.request.request_id == request_id]
+    return [step.end_ns for step in taken for one, _ in step.emitted if one.request.request_id == request_id]
 
 
 def test_single_stream_gets_a_token_each_step_time() -> None:
@@ -141,7 +141,7 @@ def test_abort_frees_the_blocks_at_once(when: str) -> None:
     assert dropped.request.request_id == target
     assert engine.pool.usage_ratio == (0 if when == "running" else pytest.approx(4 / 64))
     assert engine.abort(target) is None
-    assert [step.emitted[-1].request.request_id for step in steps(engine, []) if step.emitted][-1] == 3 - target
+    assert [step.emitted[-1][0].request.request_id for step in steps(engine, []) if step.emitted][-1] == 3 - target
 
 
 def test_request_that_can_never_fit_is_refused() -> None:
@@ -190,10 +190,10 @@ def test_laws_hold_for_any_workload(
         assert number < 20_000, "it does not get on"
         assert 0 < step.tokens <= max_step_tokens
         assert step.sequences <= max_num_seqs
-        assert len({id(one) for one in step.emitted}) == len(step.emitted)
+        assert len({id(one) for one, _ in step.emitted}) == len(step.emitted)
         computed += step.tokens
-        for one in step.emitted:
-            emitted[one.request.request_id] = emitted.get(one.request.request_id, 0) + 1
+        for one, tokens in step.emitted:
+            emitted[one.request.request_id] = emitted.get(one.request.request_id, 0) + tokens
         for one in step.finished:
             ended[one.request.request_id] = one
     # Tokens are conserved: all that was asked comes out, once, and every token was computed or found in the cache.
