@@ -94,6 +94,8 @@ class Engine:
         self.preemptions = 0
         self.recomputed_tokens = 0
         self.steps = 0
+        self.slowness = 1.0
+        """Steps take so many times longer: a server that warms up."""
         self._waiting: deque[Progress] = deque()
         self._running: list[Progress] = []
 
@@ -149,7 +151,7 @@ class Engine:
         tokens = sum(count for _, count in batch)
         context_tokens = sum(sequence.computed + count for sequence, count in batch)
         length_us = self.profile.step_us(step_tokens=tokens, context_tokens=context_tokens, sequences=len(batch))
-        end_ns = now_ns + round(length_us * 1_000)
+        end_ns = now_ns + round(length_us * self.slowness * 1_000)
         emitted = [(sequence, 1) for sequence, count in batch if self._advance(sequence, count, end_ns)]
         finished = [sequence for sequence, _ in emitted if sequence.generated == sequence.request.output_tokens]
         for sequence in finished:

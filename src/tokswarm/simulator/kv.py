@@ -93,6 +93,13 @@ class BlockPool:
             self._cached[key] = block
             self._key_of[block] = key
 
+    def clear(self) -> None:
+        """Forget what free blocks hold, as memory after a start. ValueError while a sequence holds any."""
+        if len(self._free) < self.num_blocks:
+            raise ValueError(f"{self.num_blocks - len(self._free)} blocks are held")
+        self._cached.clear()
+        self._key_of = [None] * self.num_blocks
+
     def release(self, blocks: Sequence[int]) -> None:
         """Give up one reference to each block of a sequence.
 
