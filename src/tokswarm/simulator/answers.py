@@ -17,6 +17,22 @@ class Api(StrEnum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+
+    @property
+    def id_prefix(self) -> str:
+        """What public ids of its answers begin with."""
+        return {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_"}[self]
+
+    @property
+    def prompt_field(self) -> str:
+        """Where its requests have the prompt."""
+        return {Api.CHAT: "messages", Api.COMPLETIONS: "prompt", Api.RESPONSES: "input"}[self]
+
+    @property
+    def limit_field(self) -> str:
+        """Where they limit the answer."""
+        return "max_output_tokens" if self is Api.RESPONSES else "max_tokens"
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +90,9 @@ class OpenAnswer:
         self.due_ns: array[int] = array("q")
         """When the model wanted each token out."""
 
+    def open(self) -> None:
+        """Send what can be sent before the first token: nothing, unless it is a stream."""
+
     def emit(self, due_ns: int, tokens: int) -> None:
         """Send the next tokens, those of one step, or keep them for the body."""
         self._stamp(due_ns, tokens)
@@ -90,7 +109,7 @@ class OpenAnswer:
 
 
 class WholeAnswer(OpenAnswer):
-    """Answers with one JSON body after the last token."""
+    """Answers a chat or a completion with one JSON body after the last token."""
 
     def finish(self, progress: Progress) -> None:
         """Send the body."""
@@ -114,7 +133,7 @@ class WholeAnswer(OpenAnswer):
 
 
 class StreamedAnswer(OpenAnswer):
-    """Answers with server-sent events: each event one HTTP chunk, each token one write."""
+    """Answers a chat or a completion with server-sent events: each event one HTTP chunk, each token one write."""
 
     def __init__(self, accepted: Accepted, exchange: Exchange) -> None:
         super().__init__(accepted, exchange)

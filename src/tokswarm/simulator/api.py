@@ -113,6 +113,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     seed: int | None = None
     n: int | None = None
+    priority: int | None = None
+    """Lower is served first, where the scheduler looks at it."""
 
     def limit_tokens(self) -> int | None:
         """The limit on output tokens; None: the context alone limits it."""
@@ -152,6 +154,50 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         if isinstance(self.text_or_ids, str):
             return encode(self.text_or_ids)
         return array("I", self.text_or_ids)
+
+
+class InputPart(msgspec.Struct, frozen=True):
+    """A part of an input message; only text is understood."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class InputMessage(msgspec.Struct, frozen=True):
+    """One message of a response's input."""
+
+    role: str
+    content: str | Annotated[list[InputPart], Meta(min_length=1)]
+    type: Literal["message"] = "message"
+
+    def text(self) -> str:
+        """The text of all parts."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+
+class ResponsesRequest(GenerationRequest, frozen=True, kw_only=True):
+    """POST /v1/responses. What is remembered of earlier responses is not simulated."""
+
+    input: str | Annotated[list[InputMessage], Meta(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: AtLeastOne | None = None
+
+    def limit_tokens(self) -> int | None:
+        """This API has one name for it."""
+        return self.max_output_tokens
+
+    def prompt(self) -> "array[int]":
+        """Token ids with the template around them, instructions first; none for an empty text."""
+        messages = [] if self.instructions is None else [("system", self.instructions)]
+        if isinstance(self.input, str):
+            if not self.input.strip():
+                return array("I")
+            messages.append(("user", self.input))
+        else:
+            messages += [(message.role, message.text()) for message in self.input]
+        return encode_chat(messages)
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +241,22 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptDetails | None = None
+
+
+class ReasoningDetails(msgspec.Struct, frozen=True):
+    """Of the output tokens."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponsesUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts under the names of the responses API."""
+
+    input_tokens: int
+    input_tokens_details: PromptDetails
+    output_tokens: int
+    output_tokens_details: ReasoningDetails = ReasoningDetails()
+    total_tokens: int
 
 
 class RequestTimes(msgspec.Struct, frozen=True, kw_only=True):
