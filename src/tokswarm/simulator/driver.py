@@ -24,6 +24,10 @@ class Driver:
         self._deliver = deliver
         self._alarm: Alarm | None = None
         self._step: Step | None = None
+        self._ended_ns = 0
+        """End of the last step: none may start before."""
+        self._start_ns: int | None = None
+        """When the next step is to start, if that is still to come and nothing arrives before."""
 
     def attach(self, alarm: Alarm) -> None:
         """Use this alarm; to be done once, before the first request."""
@@ -39,7 +43,7 @@ class Driver:
         """Queue a request; an idle engine starts a step at once."""
         self.engine.submit(request)
         if self._step is None:
-            self._begin(request.arrival_ns)
+            self._begin(max(request.arrival_ns, self._ended_ns))
 
     def abort(self, request_id: int) -> Progress | None:
         """Drop a request whatever it is doing; None: it is unknown."""
@@ -50,9 +54,10 @@ class Driver:
         return progress
 
     def ring(self) -> None:
-        """Hand on the tokens of the step that has ended, and start the next."""
+        """Hand on the tokens of the step that has ended, and start the next; or start one that is due."""
         step = self._step
         if step is None:
+            self._start_due()
             return
         late_ns = self._clock_ns() - step.end_ns
         if late_ns < 0:
@@ -62,15 +67,34 @@ class Driver:
             self._deliver(step)  # may submit: that only queues, because this step still stands
         finally:
             self._step = None
-            if late_ns > MAX_LAG_NS:
-                self.slipped_ns += late_ns
-                self._begin(step.end_ns + late_ns)
-            else:
-                self._begin(step.end_ns)
+            self._ended_ns = step.end_ns
+            self._begin(step.end_ns + self._slip_ns(late_ns))
+
+    def _start_due(self) -> None:
+        if self._start_ns is None:
+            return
+        late_ns = self._clock_ns() - self._start_ns
+        if late_ns < 0:
+            self._set(self._start_ns)
+        else:
+            self._begin(self._start_ns + self._slip_ns(late_ns))
+
+    def _slip_ns(self, late_ns: int) -> int:
+        """How far to move the model's clock: not at all within the bound."""
+        if late_ns <= MAX_LAG_NS:
+            return 0
+        self.slipped_ns += late_ns
+        return late_ns
 
     def _begin(self, after_ns: int) -> None:
+        """Start the next step, or see to it that it starts when it can: others may arrive until then."""
+        self._start_ns = None
         start_ns = self.engine.next_start_ns(after_ns)
         if start_ns is None:
+            return
+        if start_ns > after_ns and start_ns > self._clock_ns():
+            self._start_ns = start_ns
+            self._set(start_ns)
             return
         self._step = self.engine.step(start_ns)
         if self._step is not None:

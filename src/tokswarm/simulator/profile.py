@@ -45,6 +45,25 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_model_len: int = 8_192
     """Longest prompt and answer together, tokens."""
 
+    batching: Literal["continuous", "static"] = "continuous"
+    """Whether sequences join and leave at every step, or a padded batch runs until its longest answer has ended."""
+    batch_wait_us: float = 0.0
+    """How long a static batch that is not full waits for more, from the arrival of its first."""
+    scheduling: Literal["fcfs", "priority"] = "fcfs"
+    """Who is admitted first and preempted last: by arrival, or by the request's priority and then arrival."""
+    prefix_cache: bool = True
+    """Whether blocks are found again by what they hold."""
+    preemption: Literal["recompute", "swap"] = "recompute"
+    """What happens to the blocks of a preempted sequence: dropped, or moved to host memory while there is room."""
+    swap_blocks: int = 0
+    """Blocks of host memory."""
+    swap_block_us: float = 0.0
+    """Moving one block to host memory or back, in which time nothing is computed."""
+    speculative_tokens: int = 0
+    """Draft tokens a decoding sequence has checked in each step (speculative decoding); 0: none."""
+    speculative_acceptance: float = 0.0
+    """Probability that a draft holds, given that those before it do."""
+
     eos_mean_tokens: float = 256.0
     """Mean length of an answer that may end by itself (geometric); `ignore_eos` requests never do."""
 
@@ -65,15 +84,24 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "weights_read_us",
             "kv_read_us",
             "request_overhead_us",
+            "batch_wait_us",
+            "swap_blocks",
+            "swap_block_us",
+            "speculative_tokens",
         )
         return [
             *(f"{name} is {getattr(self, name)}, expected ≥ 1" for name in positive if getattr(self, name) < 1),
             *(f"{name} is {getattr(self, name)}, expected ≥ 0" for name in not_negative if getattr(self, name) < 0),
             *([f"eos_mean_tokens is {self.eos_mean_tokens}, expected ≥ 1"] if self.eos_mean_tokens < 1 else []),
+            *(
+                []
+                if 0 <= self.speculative_acceptance <= 1
+                else [f"speculative_acceptance is {self.speculative_acceptance}, expected 0 to 1"]
+            ),
         ]
 
     def _inconsistent(self) -> list[str]:
-        faults = []
+        faults = self._without_effect()
         if self.max_model_len > self.kv_tokens:
             faults.append(
                 f"max_model_len is {self.max_model_len}, but the KV cache holds num_blocks × block_tokens"
@@ -82,6 +110,24 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.step_us(step_tokens=1, context_tokens=1, sequences=1) <= 0:
             faults.append("every part of the step time is 0, so time would stand still")
         return faults
+
+    def _without_effect(self) -> list[str]:
+        """Parameters that need another one."""
+        static, swap = self.batching == "static", self.preemption == "swap"
+        rules = (
+            (self.batch_wait_us > 0 and not static, "batch_wait_us needs batching: static"),
+            (static and self.prefix_cache, "batching: static shares no prefixes, so prefix_cache must be false"),
+            (static and swap, "batching: static reserves all memory, so there is no preemption: swap"),
+            (static and self.speculative_tokens > 0, "batching: static has no speculative_tokens"),
+            (swap and self.swap_blocks < 1, "preemption: swap needs swap_blocks ≥ 1"),
+            (not swap and self.swap_blocks > 0, "swap_blocks needs preemption: swap"),
+            (not swap and self.swap_block_us > 0, "swap_block_us needs preemption: swap"),
+            (
+                self.speculative_acceptance > 0 and self.speculative_tokens < 1,
+                "speculative_acceptance needs speculative_tokens ≥ 1",
+            ),
+        )
+        return [words for applies, words in rules if applies]
 
     @property
     def kv_tokens(self) -> int:
@@ -158,7 +204,7 @@ def load_profile(source: str) -> Profile:
             hint=f"presets: {', '.join(PRESETS)}; or give the path of a YAML file of parameters",
         )
     try:
-        parameters = msgspec.yaml.decode(path.read_bytes(), type=dict[str, str | int | float | None])
+        parameters = msgspec.yaml.decode(path.read_bytes(), type=dict[str, str | int | float | bool | None])
         return msgspec.convert({"name": path.stem, **parameters}, Profile)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", hint=error.hint) from error

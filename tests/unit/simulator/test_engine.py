@@ -73,7 +73,7 @@ def test_second_user_of_a_prefix_finds_whole_blocks_of_it() -> None:
         [request(1, prompt=60, shared=shared), request(2, prompt=60, shared=shared, arrival_ns=1_000 * MS)],
     )
     assert (ended[1].cached_tokens, ended[2].cached_tokens) == (0, 32)
-    assert (engine.prefix_queries_tokens, engine.prefix_hits_tokens) == (120, 32)
+    assert (engine.counts.prefix_queries_tokens, engine.counts.prefix_hits_tokens) == (120, 32)
 
 
 def test_cached_prompt_costs_the_first_token_no_compute() -> None:
@@ -113,9 +113,9 @@ def test_without_free_blocks_the_last_admitted_is_preempted_and_recomputes() -> 
     # and the next for its sixth, ends, and 2 finds two blocks of the four it had: 32 of 64 tokens are left.
     engine = Engine(profile(num_blocks=8, max_model_len=128, max_step_tokens=128))
     taken, ended = run(engine, [request(1, prompt=48, output=40), request(2, prompt=48, output=40)])
-    assert (ended[1].preemptions, ended[2].preemptions, engine.preemptions) == (0, 1, 1)
+    assert (ended[1].preemptions, ended[2].preemptions, engine.counts.preemptions) == (0, 1, 1)
     assert sum(step.preempted for step in taken) == 1
-    assert (ended[1].recomputed_tokens, ended[2].recomputed_tokens, engine.recomputed_tokens) == (0, 32, 32)
+    assert (ended[1].recomputed_tokens, ended[2].recomputed_tokens, engine.counts.recomputed_tokens) == (0, 32, 32)
     # 17 tokens each, 23 more of 1 alone, then the other 23 of 2: the first of them with its recompute
     assert emissions_ns(taken, 1) == [10 * MS * n for n in range(1, 41)]
     assert emissions_ns(taken, 2) == [10 * MS * n for n in (*range(1, 18), *range(41, 64))]
@@ -199,8 +199,8 @@ def test_laws_hold_for_any_workload(
     # Tokens are conserved: all that was asked comes out, once, and every token was computed or found in the cache.
     assert emitted == {one.request_id: one.output_tokens for one in requests}
     needed = sum(one.prompt_tokens + one.output_tokens - 1 for one in requests)
-    assert computed == needed - engine.prefix_hits_tokens + engine.recomputed_tokens
-    assert engine.recomputed_tokens == sum(one.recomputed_tokens for one in ended.values())
+    assert computed == needed - engine.counts.prefix_hits_tokens + engine.counts.recomputed_tokens
+    assert engine.counts.recomputed_tokens == sum(one.recomputed_tokens for one in ended.values())
     # All memory is given back.
     assert engine.pool.usage_ratio == 0
     assert all(engine.pool.references(block) == 0 for block in range(num_blocks))
@@ -217,3 +217,9 @@ def test_same_requests_give_the_same_steps() -> None:
     first, _ = run(Engine(profile(num_blocks=12, max_model_len=150)), rows)
     again, _ = run(Engine(profile(num_blocks=12, max_model_len=150)), rows)
     assert [(s.start_ns, s.end_ns, s.tokens) for s in first] == [(s.start_ns, s.end_ns, s.tokens) for s in again]
+
+
+def test_slow_engine_takes_so_many_times_longer_for_a_step() -> None:
+    engine = Engine(profile())
+    engine.slowness = 2.5
+    assert [step.end_ns for step in steps(engine, [request(1, output=2)])] == [25 * MS, 50 * MS]
