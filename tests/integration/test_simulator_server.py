@@ -559,7 +559,7 @@ def test_signal_ends_the_server_at_once_with_streams_open(number: signal.Signals
     finally:
         stop(process)
     assert process.returncode == 0
-    assert f"simulated endpoint at {url} (model tiny, profile demo)" in stderr
+    assert f"simulated endpoint at {url} (deployment demo; model tiny: 1 replica of demo)" in stderr
 
 
 @pytest.mark.parametrize(

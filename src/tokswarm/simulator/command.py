@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from tokswarm.errors import TokswarmError
-from tokswarm.simulator.profile import PRESETS, load_profile
+from tokswarm.simulator.deployment import DEFAULT_MODEL, load_deployment
+from tokswarm.simulator.profile import PRESETS
 from tokswarm.simulator.server import SimSettings, run
 
 _EPILOG = """\b
@@ -38,24 +39,30 @@ def command() -> click.Command:
         "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="Port; 0 takes a free one."
     )
     @click.option(
-        "--profile", "source", default="demo", show_default=True, help="A preset, or a YAML file of parameters."
+        "--profile",
+        "source",
+        default="demo",
+        show_default=True,
+        help="A preset, or a YAML file of a profile or a deployment.",
     )
-    @click.option("--model", default="tiny", show_default=True, help="Name of the model it serves.")
+    @click.option(
+        "--model",
+        help=f"Name of the model it serves; `{DEFAULT_MODEL}` unless given. A deployment may name its models itself.",
+    )
     @click.option("--api-key", metavar="REF", help="Ask for this key: env:NAME or file:PATH.")
     @click.option("--seed", type=int, default=1, show_default=True, help="Decides lengths and words of the answers.")
     @click.option(
         "--port-file", type=click.Path(dir_okay=False, path_type=Path), help="Write the port here once it is open."
     )
     def sim(
-        *, host: str, port: int, source: str, model: str, api_key: str | None, seed: int, port_file: Path | None
+        *, host: str, port: int, source: str, model: str | None, api_key: str | None, seed: int, port_file: Path | None
     ) -> None:
         """Serve a simulated OpenAI-compatible endpoint: a batching queue with a finite KV cache."""
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
         settings = SimSettings(
             host=host,
             port=port,
-            profile=load_profile(source),
-            model=model,
+            deployment=load_deployment(source, model=model),
             api_key=api_key,
             seed=seed,
             port_file=port_file,

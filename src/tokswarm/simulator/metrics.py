@@ -1,7 +1,7 @@
 """What the server counts, under vLLM's names: counters and histograms, rendered for Prometheus."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -128,42 +128,55 @@ class ServerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Everything, for the registry."""
+        return self.families({})
+
+    def families(self, extra: Mapping[str, str]) -> Iterator[Metric]:
+        """Everything, with further labels on every sample."""
+        labels = {**self._labels, **extra}
         engine = self._driver.engine
-        yield self._gauge("vllm:num_requests_running", "Requests in the batch.", self._driver.running_count)
-        yield self._gauge("vllm:num_requests_waiting", "Requests waiting for the batch.", engine.waiting_count)
-        yield self._gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1 means all of them.", engine.pool.usage_ratio)
-        yield self._counter(
-            "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", engine.prefix_queries_tokens
+        yield _gauge(labels, "vllm:num_requests_running", "Requests in the batch.", self._driver.running_count)
+        yield _gauge(labels, "vllm:num_requests_waiting", "Requests waiting for the batch.", engine.waiting_count)
+        yield _gauge(
+            labels, "vllm:kv_cache_usage_perc", "KV blocks in use; 1 means all of them.", engine.pool.usage_ratio
         )
-        yield self._counter("vllm:prefix_cache_hits", "Prompt tokens found there.", engine.prefix_hits_tokens)
-        yield self._counter("vllm:num_preemptions", "Requests that had to give their blocks back.", engine.preemptions)
-        yield self._counter(
-            "vllm:prompt_tokens", "Prompt tokens of requests that got a first token.", self._prompt_tokens
+        yield _counter(
+            labels,
+            "vllm:prefix_cache_queries",
+            "Prompt tokens looked up in the prefix cache.",
+            engine.counts.prefix_queries_tokens,
         )
-        yield self._counter("vllm:prompt_tokens_cached", "Of them taken from the cache.", self._cached_tokens)
+        yield _counter(labels, "vllm:prefix_cache_hits", "Prompt tokens found there.", engine.counts.prefix_hits_tokens)
+        yield _counter(
+            labels, "vllm:num_preemptions", "Requests that had to give their blocks back.", engine.counts.preemptions
+        )
+        yield _counter(
+            labels, "vllm:prompt_tokens", "Prompt tokens of requests that got a first token.", self._prompt_tokens
+        )
+        yield _counter(labels, "vllm:prompt_tokens_cached", "Of them taken from the cache.", self._cached_tokens)
         by_source = CounterMetricFamily(
-            "vllm:prompt_tokens_by_source", "Of them by source.", labels=[*self._labels, "source"]
+            "vllm:prompt_tokens_by_source", "Of them by source.", labels=[*labels, "source"]
         )
-        by_source.add_metric([*self._labels.values(), "local_compute"], self._prompt_tokens - self._cached_tokens)
-        by_source.add_metric([*self._labels.values(), "local_cache_hit"], self._cached_tokens)
+        by_source.add_metric([*labels.values(), "local_compute"], self._prompt_tokens - self._cached_tokens)
+        by_source.add_metric([*labels.values(), "local_cache_hit"], self._cached_tokens)
         yield by_source
-        yield self._counter("vllm:generation_tokens", "Tokens generated.", self._generation_tokens)
+        yield _counter(labels, "vllm:generation_tokens", "Tokens generated.", self._generation_tokens)
         finished = CounterMetricFamily(
-            "vllm:request_success", "Requests that ended, by reason.", labels=[*self._labels, "finished_reason"]
+            "vllm:request_success", "Requests that ended, by reason.", labels=[*labels, "finished_reason"]
         )
         for reason, count in self._finished.items():
-            finished.add_metric([*self._labels.values(), reason], count)
+            finished.add_metric([*labels.values(), reason], count)
         yield finished
         for name, histogram in self._histograms.items():
-            family = HistogramMetricFamily(f"vllm:{name}", _HISTOGRAMS[name][0], labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), buckets=histogram.cumulative(), sum_value=histogram.sum)
+            family = HistogramMetricFamily(f"vllm:{name}", _HISTOGRAMS[name][0], labels=list(labels))
+            family.add_metric(list(labels.values()), buckets=histogram.cumulative(), sum_value=histogram.sum)
             yield family
-        yield self._cache_config()
-        yield self._counter("sim:kv_evictions", "Cached KV blocks given up for other use.", engine.pool.evictions)
-        yield self._counter(
-            "sim:recomputed_tokens", "Tokens computed again after preemptions.", engine.recomputed_tokens
+        yield self._cache_config(extra)
+        yield _counter(labels, "sim:kv_evictions", "Cached KV blocks given up for other use.", engine.pool.evictions)
+        yield _counter(
+            labels, "sim:recomputed_tokens", "Tokens computed again after preemptions.", engine.counts.recomputed_tokens
         )
-        yield self._counter(
+        yield _counter(
+            labels,
             "sim:slipped_seconds",
             "How far the model's clock was moved because the process was late.",
             self._driver.slipped_ns / 1e9,
@@ -172,24 +185,26 @@ class ServerMetrics(Collector):
     def _observe(self, name: str, duration_ns: float) -> None:
         self._histograms[name].observe(duration_ns / 1e9)
 
-    def _gauge(self, name: str, meaning: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, meaning, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
-    def _counter(self, name: str, meaning: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, meaning, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
-    def _cache_config(self) -> Metric:
+    def _cache_config(self, extra: Mapping[str, str]) -> Metric:
         profile = self._driver.engine.profile
         config = {
             "block_size": str(profile.block_tokens),
             "num_gpu_blocks": str(profile.num_blocks),
             "kv_cache_size_tokens": str(profile.kv_tokens),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(profile.prefix_cache),
         }
-        family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's size.", labels=["engine", *config])
-        family.add_metric(["0", *config.values()], 1)
+        family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's size.", labels=["engine", *config, *extra])
+        family.add_metric(["0", *config.values(), *extra.values()], 1)
         return family
+
+
+def _gauge(labels: Mapping[str, str], name: str, meaning: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, meaning, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _counter(labels: Mapping[str, str], name: str, meaning: str, value: float) -> Metric:
+    family = CounterMetricFamily(name, meaning, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family

@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from tokswarm.simulator.alarm import Alarm
 from tokswarm.simulator.answers import OpenAnswer
 from tokswarm.simulator.driver import Driver
 from tokswarm.simulator.engine import Engine, Progress, Request, Step
+from tokswarm.simulator.lifecycle import TRANSITIONS, EventLog, ReplicaState
 from tokswarm.simulator.metrics import ServerMetrics
 from tokswarm.simulator.profile import Profile
 from tokswarm.simulator.truth import Passage, TruthLog
@@ -24,15 +25,22 @@ class Replica:
         profile: Profile,
         *,
         model: str,
+        provider: str,
+        region: str | None,
+        state: ReplicaState,
         truth: TruthLog,
+        events: EventLog,
         open_alarm: Callable[[Callable[[], None]], Alarm],
-        region: str | None = None,
     ) -> None:
         self.name = name
+        self.model = model
+        self.provider = provider
         self.region = region
+        self.state = state
         self.driver = Driver(Engine(profile), time.monotonic_ns, self._deliver)
         self.metrics = ServerMetrics(self.driver, model)
         self._truth = truth
+        self._events = events
         self._alarm = open_alarm(self.driver.ring)
         self.driver.attach(self._alarm)
         self._answers: dict[int, OpenAnswer] = {}
@@ -48,7 +56,7 @@ class Replica:
         """Requests that wait for the batch."""
         return self.driver.engine.waiting_count
 
-    def cached_blocks(self, block_keys: tuple[object, ...]) -> int:
+    def cached_blocks(self, block_keys: tuple[Hashable, ...]) -> int:
         """How many blocks of this prefix its memory holds."""
         return len(self.driver.engine.pool.find(block_keys, len(block_keys)))
 
@@ -67,6 +75,29 @@ class Replica:
             return
         self.metrics.on_aborted()
         self._truth.add(progress, answer, passage, outcome="abort", ended_ns=time.monotonic_ns())
+
+    def move(self, state: ReplicaState, reason: str) -> None:
+        """Change the state. ValueError when that is no change a replica can make."""
+        if state not in TRANSITIONS[self.state]:
+            raise ValueError(f"{self.name} is {self.state} and cannot become {state}")
+        self.state = state
+        self._events.add(
+            at_ns=time.monotonic_ns(),
+            model=self.model,
+            provider=self.provider,
+            replica=self.name,
+            state=state,
+            reason=reason,
+        )
+        log.info("%s is %s (%s)", self.name, state, reason)
+
+    def empty_cache(self) -> None:
+        """Forget all prefixes, as a process that is started anew. Nothing may be in flight."""
+        self.driver.engine.pool.clear()
+
+    def slow_down(self, factor: float) -> None:
+        """Let steps take so many times longer from the next one on."""
+        self.driver.engine.slowness = factor
 
     def close(self) -> None:
         """Stop the clockwork."""

@@ -18,23 +18,27 @@ import uvloop
 from tokswarm.errors import TokswarmError
 from tokswarm.secret_reference import resolve_reference
 from tokswarm.simulator.alarm import Alarm, open_alarm
-from tokswarm.simulator.answers import Accepted, Api, OpenAnswer, StreamedAnswer, WholeAnswer
+from tokswarm.simulator.answers import Accepted, Api
 from tokswarm.simulator.api import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    ResponsesRequest,
     TokenizeRequest,
     decode,
     error_body,
 )
-from tokswarm.simulator.engine import Request
+from tokswarm.simulator.deployment import Deployment, ModelPlan, outline, replica_prefix, single
+from tokswarm.simulator.dialects import answer_for
+from tokswarm.simulator.exposition import Exposition
+from tokswarm.simulator.gateway import Call, Gateway
 from tokswarm.simulator.http1 import Connection, Exchange
-from tokswarm.simulator.kv import block_keys
+from tokswarm.simulator.lifecycle import EventLog
 from tokswarm.simulator.metrics import CONTENT_TYPE
-from tokswarm.simulator.profile import PRESETS, Profile
-from tokswarm.simulator.replica import Replica
-from tokswarm.simulator.truth import Passage, TruthLog
+from tokswarm.simulator.pool import Clockwork, Pool
+from tokswarm.simulator.profile import PRESETS
+from tokswarm.simulator.truth import TruthLog
 from tokswarm.simulator.words import draw_answer
 
 log = logging.getLogger(__name__)
@@ -46,9 +50,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8100
     """0: any free port."""
-    profile: Profile = PRESETS["demo"]
-    model: str = "tiny"
-    """The model name it answers to."""
+    deployment: Deployment = single(PRESETS["demo"])
+    """Which models it serves, and by what."""
     api_key: str | None = None
     """A reference to the key it asks for, `env:NAME` or `file:PATH`; None: it asks for none."""
     seed: int = 1
@@ -61,23 +64,51 @@ class Endpoint:
     """One server's routes and state. Lives on one event loop."""
 
     def __init__(
-        self, settings: SimSettings, key: str | None, open_alarm: Callable[[Callable[[], None]], Alarm]
+        self,
+        settings: SimSettings,
+        key: str | None,
+        *,
+        open_alarm: Callable[[Callable[[], None]], Alarm],
+        clockwork: Clockwork,
     ) -> None:
         self._settings = settings
         self._key = None if key is None else key.encode()
         self._truth = TruthLog()
-        self._replica = Replica(
-            "replica-0", settings.profile, model=settings.model, truth=self._truth, open_alarm=open_alarm
-        )
+        self._events = EventLog()
+        deployment = settings.deployment
+        self._gateways = {
+            plan.name: Gateway(
+                plan,
+                [
+                    Pool(
+                        provider,
+                        model=plan.name,
+                        prefix=replica_prefix(deployment, plan, provider),
+                        seed=settings.seed,
+                        truth=self._truth,
+                        events=self._events,
+                        open_alarm=open_alarm,
+                        clockwork=clockwork,
+                    )
+                    for provider in plan.providers
+                ],
+                self._truth,
+                clockwork,
+            )
+            for plan in deployment.models
+        }
+        self._exposition = Exposition(list(self._gateways.values()))
         self._next_id = 0
         self._routes: dict[str, tuple[str, Callable[[Exchange], None]]] = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/completions": ("POST", self._completions),
+            "/v1/responses": ("POST", self._responses),
             "/v1/models": ("GET", self._models),
             "/tokenize": ("POST", self._tokenize),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._render_metrics),
             "/sim/truth": ("GET", self._render_truth),
+            "/sim/events": ("GET", self._render_events),
         }
 
     def handle(self, exchange: Exchange) -> None:
@@ -116,25 +147,31 @@ class Endpoint:
     def _completions(self, exchange: Exchange) -> None:
         self._generate(exchange, Api.COMPLETIONS, decode(exchange.request.body, CompletionRequest))
 
+    def _responses(self, exchange: Exchange) -> None:
+        self._generate(exchange, Api.RESPONSES, decode(exchange.request.body, ResponsesRequest))
+
     def _models(self, exchange: Exchange) -> None:
-        model = {
-            "id": self._settings.model,
-            "object": "model",
-            "created": 0,
-            "owned_by": "tokswarm",
-            "root": self._settings.model,
-            "parent": None,
-            "max_model_len": self._settings.profile.max_model_len,
-        }
-        exchange.send(200, msgspec.json.encode({"object": "list", "data": [model]}))
+        models = [
+            {
+                "id": plan.name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "tokswarm",
+                "root": plan.name,
+                "parent": None,
+                "max_model_len": plan.max_model_len,
+            }
+            for plan in self._settings.deployment.models
+        ]
+        exchange.send(200, msgspec.json.encode({"object": "list", "data": models}))
 
     def _tokenize(self, exchange: Exchange) -> None:
         asked = decode(exchange.request.body, TokenizeRequest)
-        self._check_model(asked.model)
+        gateway = self._gateway(asked.model)
         tokens = asked.tokens().tolist()
         body = {
             "count": len(tokens),
-            "max_model_len": self._settings.profile.max_model_len,
+            "max_model_len": gateway.plan.max_model_len,
             "tokens": tokens,
             "token_strs": None,
         }
@@ -144,30 +181,36 @@ class Endpoint:
         exchange.send(200, b"")
 
     def _render_metrics(self, exchange: Exchange) -> None:
-        exchange.send(200, self._replica.metrics.render(), CONTENT_TYPE)
+        name = parse_qs(exchange.request.query).get("replica", [None])[-1]
+        if name is None:
+            exchange.send(200, self._exposition.render(), CONTENT_TYPE)
+            return
+        replica = self._exposition.replica(name)
+        if replica is None:
+            raise ApiError(404, f"there is no replica {name!r}", param="replica")
+        exchange.send(200, replica.metrics.render(), CONTENT_TYPE)
 
     def _render_truth(self, exchange: Exchange) -> None:
-        since = parse_qs(exchange.request.query).get("since", ["0"])[-1]
-        if not since.isascii() or not since.isdecimal():
-            raise ApiError(400, f"since is {since!r}, expected a whole number ≥ 0", param="since")
-        exchange.send(200, self._truth.lines(int(since)), "application/x-ndjson")
+        exchange.send(200, self._truth.lines(_since(exchange)), "application/x-ndjson")
+
+    def _render_events(self, exchange: Exchange) -> None:
+        exchange.send(200, self._events.lines(_since(exchange)), "application/x-ndjson")
 
     # --- generation --------------------------------------------------------------------------------
 
     def _generate(self, exchange: Exchange, api: Api, asked: GenerationRequest) -> None:
         arrival_ns = time.monotonic_ns()
-        self._check_model(asked.model)
+        gateway = self._gateway(asked.model)
         if asked.n not in (None, 1):
             raise ApiError(400, f"n is {asked.n}; one answer a request is all that is simulated", param="n")
         prompt = asked.prompt()
         if not prompt:
             raise ApiError(400, "the prompt has no tokens", param="prompt")
-        max_tokens = self._limit(api, len(prompt), asked.limit_tokens())
-        profile = self._settings.profile
+        max_tokens = self._limit(gateway.plan, api, len(prompt), asked.limit_tokens())
         answer = draw_answer(
             prompt,
             limit_tokens=max_tokens,
-            mean_tokens=profile.eos_mean_tokens,
+            mean_tokens=gateway.eos_mean_tokens,
             ignore_eos=bool(asked.ignore_eos),
             seed=self._settings.seed + (asked.seed or 0),
         )
@@ -177,8 +220,8 @@ class Endpoint:
         accepted = Accepted(
             request_id=request_id,
             api=api,
-            public_id=f"{'chatcmpl' if api is Api.CHAT else 'cmpl'}-{request_id:016x}",
-            model=self._settings.model,
+            public_id=f"{api.id_prefix}{request_id:016x}",
+            model=gateway.plan.name,
             created_unix=int(time.time()),
             prompt_tokens=len(prompt),
             answer=answer,
@@ -188,52 +231,44 @@ class Endpoint:
                 stream_options and stream_options.include_usage and stream_options.continuous_usage_stats
             ),
         )
-        output_tokens = len(answer.words)
         prompt.extend(answer.token_ids())
-        replica = self._replica
-        exchange.headers.append(f"x-served-by: {replica.name}")
-        opened: OpenAnswer
-        if asked.stream:
-            opened = StreamedAnswer(accepted, exchange)
-            opened.open()
-        else:
-            opened = WholeAnswer(accepted, exchange)
-        exchange.on_disconnect = lambda: replica.abort(request_id)
-        replica.submit(
-            Request(
-                request_id=request_id,
-                arrival_ns=arrival_ns,
-                prompt_tokens=accepted.prompt_tokens,
-                output_tokens=output_tokens,
-                block_keys=block_keys(prompt, profile.block_tokens),
-            ),
-            opened,
-            Passage(model=accepted.model, provider="main", replica=replica.name, arrival_ns=arrival_ns),
+        call = Call(
+            gateway,
+            answer_for(accepted, exchange, stream=bool(asked.stream)),
+            arrival_ns=arrival_ns,
+            tokens=prompt,
+            region=exchange.request.headers.get("x-region"),
+            priority=asked.priority or 0,
         )
+        gateway.take(call)
 
-    def _check_model(self, model: str | None) -> None:
-        if model is not None and model != self._settings.model:
+    def _gateway(self, model: str | None) -> Gateway:
+        """Of this model; of the first when none is named."""
+        name = self._settings.deployment.models[0].name if model is None else model
+        gateway = self._gateways.get(name)
+        if gateway is None:
             raise ApiError(404, f"The model `{model}` does not exist.", param="model")
+        return gateway
 
-    def _limit(self, api: Api, prompt_tokens: int, asked: int | None) -> int:
+    def _limit(self, plan: ModelPlan, api: Api, prompt_tokens: int, asked: int | None) -> int:
         """How many tokens the answer may have. ApiError when prompt and answer exceed the context."""
-        longest = self._settings.profile.max_model_len
+        longest = plan.max_model_len
         room = longest - prompt_tokens
         if room < 1 or (asked is not None and asked > room):
-            prompt_field = "messages" if api is Api.CHAT else "prompt"
             wanted = "" if asked is None else f" and {asked} for the answer"
             raise ApiError(
                 400,
                 f"This model's maximum context length is {longest} tokens. However, you requested {prompt_tokens}"
                 f" tokens in the prompt{wanted}. Please reduce the length of the prompt or of the answer.",
-                param="max_tokens" if room >= 1 else prompt_field,
+                param=api.limit_field if room >= 1 else api.prompt_field,
                 code="context_length_exceeded",
             )
         return room if asked is None else asked
 
     def close(self) -> None:
         """Stop the clockwork."""
-        self._replica.close()
+        for gateway in self._gateways.values():
+            gateway.close()
 
 
 def run(settings: SimSettings) -> None:
@@ -248,7 +283,7 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    endpoint = Endpoint(settings, key, partial(open_alarm, loop))
+    endpoint = Endpoint(settings, key, open_alarm=partial(open_alarm, loop), clockwork=loop)
     connections: set[Connection] = set()
     try:
         server = await loop.create_server(
@@ -264,13 +299,7 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
     if settings.port_file is not None:
         _write_whole(settings.port_file, f"{port}\n")
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    log.info(
-        "simulated endpoint at http://%s:%d/v1 (model %s, profile %s)",
-        host,
-        port,
-        settings.model,
-        settings.profile.name,
-    )
+    log.info("simulated endpoint at http://%s:%d/v1 (%s)", host, port, outline(settings.deployment))
     gc.freeze()  # what lives as long as the process need not be walked in the middle of a step
     await ended.wait()
     server.close()
@@ -280,6 +309,13 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
             connection.transport.abort()
     await server.wait_closed()
     log.info("simulated endpoint ended")
+
+
+def _since(exchange: Exchange) -> int:
+    since = parse_qs(exchange.request.query).get("since", ["0"])[-1]
+    if not since.isascii() or not since.isdecimal():
+        raise ApiError(400, f"since is {since!r}, expected a whole number ≥ 0", param="since")
+    return int(since)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from tokswarm.simulator.answers import OpenAnswer
+from tokswarm.simulator.answers import Accepted, OpenAnswer
 from tokswarm.simulator.engine import Progress
 
 MAX_REQUESTS = 20_000
@@ -19,17 +19,25 @@ PAGE_REQUESTS = 500
 """Most lines in one answer."""
 
 
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that did not take a request."""
+
+    provider: str
+    status: int
+
+
 class Passage(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request came to the replica that served it."""
+    """How a request came to the replica that served it, or that none did."""
 
     model: str
     provider: str
-    """The pool that answered."""
-    replica: str
+    """The one that took it; else the last that was asked."""
+    replica: str | None
+    """None: no replica took it."""
     arrival_ns: int
-    """When the server received it; the engine counts from when the replica got it."""
-    attempts: int = 1
-    """Providers that were asked, the one that answered included."""
+    """When the server received it."""
+    refused: tuple[Refused, ...] = ()
+    """Who refused it before, in order."""
     priority: int = 0
 
 
@@ -41,11 +49,16 @@ class RequestTruth(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The id in the response."""
     outcome: str
-    """stop, length, or abort: the client left."""
+    """stop, length, abort: the client left, or rejected: no provider took it."""
+    status: int | None
+    """Of the response; None: none was sent."""
     model: str
     provider: str
-    replica: str
-    attempts: int
+    """Who took it; when nobody did, the last that was asked."""
+    replica: str | None
+    """None: no replica took it."""
+    refused: tuple[Refused, ...]
+    """Providers that refused it and with which status, in order; each was an attempt."""
     priority: int
     prompt_tokens: int
     output_tokens: int
@@ -55,12 +68,16 @@ class RequestTruth(msgspec.Struct, frozen=True, kw_only=True):
     """Computed again after preemptions."""
     preemptions: int
     arrival_ns: int
+    """When the server had received it."""
+    routed_ns: int | None
+    """When a replica got it, after the latency of every provider on its way; None: none did."""
     admitted_ns: int | None
     """Start of the first step that served it; None: it never came to one."""
     first_token_ns: int | None
     ended_ns: int
     """Last token, or when the client was seen to have left."""
     queue_ms: float | None
+    """routed_ns to admitted_ns."""
     prefill_ms: float | None
     emitted_ns: "array[int]"
     """When each token was written to the socket; without a stream, when it was ready."""
@@ -81,22 +98,24 @@ class TruthLog:
         request, stamps_ns = progress.request, answer.stamps_ns
         admitted_ns = progress.admitted_ns
         first_ns = stamps_ns[0] if stamps_ns else None
-        self._kept.append(
+        self._keep(
             RequestTruth(
                 sequence=self._next,
                 id=answer.accepted.public_id,
                 outcome=outcome,
+                status=200 if outcome != "abort" or answer.exchange.streaming else None,
                 model=passage.model,
                 provider=passage.provider,
                 replica=passage.replica,
-                attempts=passage.attempts,
+                refused=passage.refused,
                 priority=passage.priority,
                 prompt_tokens=request.prompt_tokens,
                 output_tokens=len(stamps_ns),
                 cached_tokens=progress.cached_tokens,
                 recomputed_tokens=progress.recomputed_tokens,
                 preemptions=progress.preemptions,
-                arrival_ns=request.arrival_ns,
+                arrival_ns=passage.arrival_ns,
+                routed_ns=request.arrival_ns,
                 admitted_ns=admitted_ns,
                 first_token_ns=first_ns,
                 ended_ns=ended_ns,
@@ -106,8 +125,43 @@ class TruthLog:
                 due_ns=answer.due_ns,
             )
         )
+
+    def add_unserved(
+        self, accepted: Accepted, passage: Passage, *, outcome: str, status: int | None, ended_ns: int
+    ) -> None:
+        """Keep a request that no replica took."""
+        self._keep(
+            RequestTruth(
+                sequence=self._next,
+                id=accepted.public_id,
+                outcome=outcome,
+                status=status,
+                model=passage.model,
+                provider=passage.provider,
+                replica=None,
+                refused=passage.refused,
+                priority=passage.priority,
+                prompt_tokens=accepted.prompt_tokens,
+                output_tokens=0,
+                cached_tokens=0,
+                recomputed_tokens=0,
+                preemptions=0,
+                arrival_ns=passage.arrival_ns,
+                routed_ns=None,
+                admitted_ns=None,
+                first_token_ns=None,
+                ended_ns=ended_ns,
+                queue_ms=None,
+                prefill_ms=None,
+                emitted_ns=array("q"),
+                due_ns=array("q"),
+            )
+        )
+
+    def _keep(self, row: RequestTruth) -> None:
+        self._kept.append(row)
         self._next += 1
-        self._tokens += len(stamps_ns)
+        self._tokens += row.output_tokens
         while len(self._kept) > MAX_REQUESTS or self._tokens > MAX_TOKENS:
             self._tokens -= self._kept.popleft().output_tokens
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from tokswarm.simulator import command as module
 from tokswarm.simulator.command import command
+from tokswarm.simulator.deployment import single
 from tokswarm.simulator.driver import Driver
 from tokswarm.simulator.engine import Engine
 from tokswarm.simulator.metrics import ServerMetrics
@@ -37,8 +38,7 @@ def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         SimSettings(
             host="::1",
             port=0,
-            profile=PRESETS["tight"],
-            model="m",
+            deployment=single(PRESETS["tight"], "m"),
             api_key="env:K",
             seed=9,
             port_file=tmp_path / "port",

@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,7 +12,7 @@ from tokswarm.simulator import truth
 from tokswarm.simulator.answers import Accepted, Api, OpenAnswer
 from tokswarm.simulator.engine import Progress
 from tokswarm.simulator.http1 import Exchange
-from tokswarm.simulator.truth import Passage, TruthLog
+from tokswarm.simulator.truth import Passage, Refused, TruthLog
 from tokswarm.simulator.words import Answer
 
 
@@ -30,10 +31,17 @@ def ended(number: int, stamps_ns: list[int]) -> tuple[Progress, OpenAnswer, Pass
         include_usage=False,
         continuous_usage=False,
     )
-    answer = OpenAnswer(accepted, cast(Exchange, None))
+    answer = OpenAnswer(accepted, cast(Exchange, SimpleNamespace(streaming=False)))
     answer.stamps_ns = array("q", stamps_ns)
     answer.due_ns = array("q", [stamp - 7 for stamp in stamps_ns])
-    passage = Passage(model="tiny", provider="main", replica="replica-1", arrival_ns=1_000_000, attempts=2, priority=3)
+    passage = Passage(
+        model="tiny",
+        provider="main",
+        replica="replica-1",
+        arrival_ns=900_000,
+        refused=(Refused(provider="first", status=429),),
+        priority=3,
+    )
     return progress, answer, passage
 
 
@@ -51,13 +59,15 @@ def test_line_says_when_each_thing_happened() -> None:
     assert line["due_ns"] == [8_999_993, 11_999_993]
     assert (line["output_tokens"], line["outcome"]) == (2, "length")
     assert (line["model"], line["provider"], line["replica"]) == ("tiny", "main", "replica-1")
-    assert (line["attempts"], line["priority"]) == (2, 3)
+    assert (line["refused"], line["priority"]) == ([{"provider": "first", "status": 429}], 3)
+    assert (line["status"], line["arrival_ns"], line["routed_ns"]) == (200, 900_000, 1_000_000)
 
 
 def test_request_that_never_ran_has_no_times() -> None:
     log = TruthLog()
     log.add(*ended(1, []), outcome="abort", ended_ns=5)
     (line,) = lines(log, 0)
+    assert line["status"] is None
     assert (line["admitted_ns"], line["queue_ms"], line["first_token_ns"], line["emitted_ns"]) == (None, None, None, [])
 
 
