@@ -16,6 +16,7 @@ ALLOWED = {
     "sink": {"sink", "measure"},
     "insight": {"insight", "measure", "traffic"},
     "simulator": {"simulator"},
+    "predict": {"predict", "simulator", "insight", "measure", "traffic"},
     "worker": {"worker", "wire", "sink", "measure", "traffic"},
     "master": {"master", "worker", "wire", "sink", "measure", "traffic", "insight", "web"},
     "web": {"web", "master", "measure", "traffic", "insight"},
@@ -25,7 +26,7 @@ ALLOWED = {
 }
 """Package to the packages it may import; None: the rim, which may import all. Top-level modules are open to all."""
 
-PURE = ("traffic", "measure", "insight")
+PURE = ("traffic", "measure", "insight", "predict")
 FORBIDDEN_IN_PURE = {"gevent", "locust", "socket", "ssl", "requests", "threading", "subprocess"}
 
 
