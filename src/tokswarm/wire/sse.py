@@ -19,9 +19,11 @@ class EventTooLongError(Exception):
 class EventSplitter:
     """Takes body bytes, gives the data of the events that they complete."""
 
-    __slots__ = ("_carry", "_data", "_name", "_skip_lf", "_start", "named")
+    __slots__ = ("_carry", "_data", "_name", "_skip_lf", "_start", "is_clean", "named")
 
     def __init__(self) -> None:
+        self.is_clean = False
+        """Nothing is left over: a read that is one whole event of one line need not come through here."""
         self.named: dict[int, bytes] = {}
         """Place in the list of the last `feed` to event type, for the events that have one."""
         self._carry = b""
@@ -32,30 +34,6 @@ class EventSplitter:
 
     def feed(self, body: bytes) -> list[bytes]:
         """The data of each event that is now complete, in order. EventTooLongError beyond the bound."""
-        # hot: once per read; one whole event of one line is the usual case (benchmarks/receive_path.py)
-        if (
-            body.startswith(b"data: ")
-            and body.endswith(b"\n\n")
-            and body.count(b"\n") == 2
-            and not self._carry
-            and not self._data
-            and not self._name
-            and b"\r" not in body
-        ):
-            self._start = self._skip_lf = False
-            if self.named:
-                self.named = {}
-            return [body[6:-2]]
-        return self._feed(body)
-
-    def tail(self) -> bytes:
-        """Data of an event that the stream's end cut off; by the standard it is no event."""
-        lines = list(self._data)
-        if self._carry.startswith(b"data:"):
-            lines.append(_field_value(self._carry, 5))
-        return b"\n".join(lines)
-
-    def _feed(self, body: bytes) -> list[bytes]:
         self.named = {}
         if self._skip_lf and body:
             self._skip_lf = False
@@ -78,9 +56,17 @@ class EventSplitter:
         if at == len(buffer) and buffer.endswith(b"\r"):
             self._skip_lf = True
         self._carry = buffer[at:]
+        self.is_clean = not (self._carry or self._data or self._name or self._skip_lf)
         if len(self._carry) + sum(map(len, self._data)) > MAX_EVENT_BYTES:
             raise EventTooLongError(f"an event is longer than {MAX_EVENT_BYTES} bytes")
         return events
+
+    def tail(self) -> bytes:
+        """Data of an event that the stream's end cut off; by the standard it is no event."""
+        lines = list(self._data)
+        if self._carry.startswith(b"data:"):
+            lines.append(_field_value(self._carry, 5))
+        return b"\n".join(lines)
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if not line:

@@ -6,7 +6,9 @@ comes after the handshake) and offered by every later connection.
 
 import ssl
 
-READ_BYTES = 16 * 1024
+RECORD_BYTES = 16 * 1024
+USUAL_BYTES = 2 * 1024
+"""A read of a whole record takes a buffer of its size from cold memory; a token seldom needs as much."""
 
 
 class TlsSettings:
@@ -73,9 +75,9 @@ class TlsLayer:
         read = self._read
         plain = b""
         try:
-            piece = plain = read(READ_BYTES)
-            while piece and incoming.pending:
-                piece = read(READ_BYTES)
+            piece = plain = read(USUAL_BYTES)
+            while piece and (incoming.pending or len(piece) == USUAL_BYTES):
+                piece = read(RECORD_BYTES)
                 plain += piece
         except ssl.SSLWantReadError:
             return plain
