@@ -16,20 +16,22 @@ START_TIMEOUT_S = 20.0
 def simulator(
     profile: str | Path = "fast",
     *,
-    model: str = "tiny",
+    model: str | None = "tiny",
     seed: int = 1,
     api_key: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """A simulated endpoint; gives its base URL, `http://127.0.0.1:PORT/v1`.
 
-    `profile` is a preset or a YAML file; `api_key` a reference such as `env:NAME`, with the variable
-    in `environment`, which replaces the inherited one when given.
+    `profile` is a preset or a YAML file; `model` None leaves names to it. `api_key` is a reference such as
+    `env:NAME`, with the variable in `environment`, which replaces the inherited one when given.
     """
     with TemporaryDirectory(prefix="tokswarm-sim-") as folder:
         port_file = Path(folder, "port")
-        arguments = ["--port", "0", "--port-file", str(port_file), "--profile", str(profile), "--model", model]
+        arguments = ["--port", "0", "--port-file", str(port_file), "--profile", str(profile)]
         arguments += ["--seed", str(seed)]
+        if model is not None:
+            arguments += ["--model", model]
         if api_key is not None:
             arguments += ["--api-key", api_key]
         with Path(folder, "stderr").open("w+", encoding="utf-8") as stderr:

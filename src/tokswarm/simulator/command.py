@@ -7,19 +7,25 @@ from pathlib import Path
 import click
 
 from tokswarm.errors import TokswarmError
-from tokswarm.simulator.deployment import DEFAULT_MODEL, load_deployment
+from tokswarm.simulator.deployment import DEFAULT_MODEL, deployment_presets, load_deployment
 from tokswarm.simulator.profile import PRESETS
 from tokswarm.simulator.server import SimSettings, run
 
 _EPILOG = """\b
-Profiles:
+Profiles, one server each:
 {profiles}
+
+\b
+Deployments, several servers or providers:
+{deployments}
 
 \b
 Examples:
   tokswarm sim
   tokswarm sim --port 0 --profile tight
   tokswarm sim --profile my-server.yaml --model my-model
+  tokswarm sim --profile elastic
+  tokswarm sim --profile side-by-side     # one endpoint, two models
   SIM_KEY=secret tokswarm sim --api-key env:SIM_KEY
 
 \b
@@ -31,9 +37,11 @@ Try it:
 
 def command() -> click.Command:
     """The command `sim`, to be mounted or run alone."""
-    profiles = "\n".join(f"  {profile.name:10} {profile.description}" for profile in PRESETS.values())
+    profiles = "\n".join(f"  {profile.name:12} {profile.description}" for profile in PRESETS.values())
+    loaded = [load_deployment(name) for name in deployment_presets()]
+    deployments = "\n".join(f"  {deployment.name:12} {deployment.description}" for deployment in loaded)
 
-    @click.command("sim", epilog=_EPILOG.format(profiles=profiles))
+    @click.command("sim", epilog=_EPILOG.format(profiles=profiles, deployments=deployments))
     @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
     @click.option(
         "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="Port; 0 takes a free one."
@@ -57,7 +65,7 @@ def command() -> click.Command:
     def sim(
         *, host: str, port: int, source: str, model: str | None, api_key: str | None, seed: int, port_file: Path | None
     ) -> None:
-        """Serve a simulated OpenAI-compatible endpoint: a batching queue with a finite KV cache."""
+        """Serve a simulated OpenAI-compatible endpoint: batching queues with finite KV caches."""
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
         settings = SimSettings(
             host=host,

@@ -307,7 +307,7 @@ def _profile(value: object, folder: Path, where: str) -> Profile:
     if isinstance(value, str):
         beside = folder / value
         return load_profile(str(beside) if beside.is_file() else value)
-    parameters = _converted(value, dict[str, str | int | float | None], where)
+    parameters = _converted(value, dict[str, str | int | float | bool | None], where)
     base = load_profile(str(parameters.pop("preset", "demo")))
     return _converted({**msgspec.structs.asdict(base), **parameters}, Profile, where)
 

@@ -31,6 +31,10 @@ class Cancellable(Protocol):
 class Clockwork(Protocol):
     """What an event loop offers."""
 
+    def time(self) -> float:
+        """Seconds of a monotonic clock."""
+        ...
+
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Cancellable:
         """Call back once in so many seconds."""
         ...
@@ -163,7 +167,7 @@ class Pool:
         if self._autoscaler is None:
             return
         step = self._autoscaler.decide(
-            time.monotonic_ns(),
+            round(self._clockwork.time() * 1e9),
             waiting=sum(one.waiting for one in counted),
             in_flight=sum(one.in_flight for one in counted),
             replicas=len(counted),

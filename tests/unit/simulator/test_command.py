@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tokswarm.simulator import command as module
 from tokswarm.simulator.command import command
-from tokswarm.simulator.deployment import single
+from tokswarm.simulator.deployment import deployment_presets, single
 from tokswarm.simulator.driver import Driver
 from tokswarm.simulator.engine import Engine
 from tokswarm.simulator.metrics import ServerMetrics
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "simulator.md"
 
 def test_help_names_every_preset_and_shows_examples() -> None:
     text = CliRunner().invoke(command(), ["--help"]).output
-    for name in PRESETS:
+    for name in (*PRESETS, *deployment_presets()):
         assert f"  {name} " in text
     assert "tokswarm sim --port 0 --profile tight" in text
     assert "curl -N http://127.0.0.1:8100/v1/chat/completions" in text

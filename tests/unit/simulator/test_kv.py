@@ -122,3 +122,16 @@ def test_every_block_is_always_held_or_free_and_cached_ones_are_findable(moves: 
         assert [pool.references(block) for block in range(8)] == counts
         assert pool.free_count == counts.count(0)
         assert pool.usage_ratio == pytest.approx(sum(1 for count in counts if count) / 8)
+
+
+def test_memory_that_is_cleared_finds_nothing_and_takes_as_much_as_before() -> None:
+    pool = BlockPool(3)
+    blocks = pool.allocate(2)
+    pool.label(blocks[0], "a")
+    with pytest.raises(ValueError, match="2 blocks are held"):
+        pool.clear()
+    pool.release(blocks)
+    pool.clear()
+    assert pool.find(["a"], 1) == []
+    assert len(pool.allocate(3)) == 3
+    assert pool.evictions == 0
