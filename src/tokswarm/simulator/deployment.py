@@ -13,6 +13,7 @@ import msgspec
 
 from tokswarm.errors import ConfigError
 from tokswarm.simulator.limits import Limits
+from tokswarm.simulator.faults import FaultShare
 from tokswarm.simulator.profile import Profile, load_profile
 
 DEFAULT_MODEL = "tiny"
@@ -179,6 +180,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     models: tuple[ModelPlan, ...]
     """The first one also answers requests that name none."""
+    faults: tuple[FaultShare, ...] = ()
+    """What goes wrong with a share of the answers."""
 
     def __post_init__(self) -> None:
         """Refuse no models, or more replicas than one process can drive."""
@@ -243,7 +246,7 @@ def load_deployment(source: str, *, model: str | None = None) -> Deployment:
         raise ConfigError(f"{path}: {error}", hint=error.hint or _HINT) from error
 
 
-_DEPLOYMENT_KEYS = {"models", "providers", *ProviderPlan.__struct_fields__} - {"name"}
+_DEPLOYMENT_KEYS = {"models", "providers", "faults", *ProviderPlan.__struct_fields__} - {"name"}
 """A file with one of these keys is a deployment; any other is a profile."""
 
 
@@ -257,7 +260,7 @@ def _content(path: Path) -> dict[str, Any]:
 def _deployment(content: dict[str, Any], path: Path, model: str | None) -> Deployment:
     head: dict[str, Any] = {
         "name": path.stem,
-        **{key: content.pop(key) for key in ("name", "description") if key in content},
+        **{key: content.pop(key) for key in ("name", "description", "faults") if key in content},
     }
     plans: tuple[ModelPlan, ...]
     if "models" not in content:
@@ -265,7 +268,7 @@ def _deployment(content: dict[str, Any], path: Path, model: str | None) -> Deplo
     else:
         models = _named(content.pop("models"))
         if content:
-            raise ConfigError(f"beside models stands {', '.join(content)}, expected only name and description")
+            raise ConfigError(f"beside models stands {', '.join(content)}, expected only name, description and faults")
         if model is not None:
             raise ConfigError(
                 f"it names its models ({', '.join(models)}), so --model {model} has no meaning",

@@ -79,7 +79,7 @@ class Exchange:
         self, status: int, body: bytes, content_type: str = "application/json", headers: tuple[str, ...] = ()
     ) -> None:
         """Answer with a whole body; `headers` are further lines."""
-        head = _head(
+        head = response_head(
             status,
             content_type,
             (f"content-length: {len(body)}", *self.headers, *headers),
@@ -93,7 +93,7 @@ class Exchange:
         framing = ("transfer-encoding: chunked",) if self.chunked else ()
         close = not (self.chunked and self.request.keep_alive)
         self._streaming = True
-        self.write(_head(200, content_type, ("cache-control: no-cache", *framing, *self.headers), close=close))
+        self.write(response_head(200, content_type, ("cache-control: no-cache", *framing, *self.headers), close=close))
 
     def write(self, data: bytes) -> None:
         """Send bytes that are framed already: one system call when the client keeps up."""
@@ -136,7 +136,8 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _head(status: int, content_type: str, lines: tuple[str, ...], *, close: bool) -> bytes:
+def response_head(status: int, content_type: str, lines: tuple[str, ...], *, close: bool) -> bytes:
+    """The head of a response up to its blank line."""
     kept = "connection: close" if close else "connection: keep-alive"
     phrase = HTTPStatus(status).phrase
     return "\r\n".join((f"HTTP/1.1 {status} {phrase}", f"content-type: {content_type}", *lines, kept, "", "")).encode()
@@ -157,12 +158,17 @@ class Connection(asyncio.Protocol):
     """One client connection: parses requests and answers them one at a time."""
 
     def __init__(
-        self, handle: Callable[[Exchange], None], error_body: ErrorBody, connections: "set[Connection]"
+        self,
+        handle: Callable[[Exchange], None],
+        error_body: ErrorBody,
+        connections: "set[Connection]",
+        open_exchange: "Callable[[Connection, HttpRequest], Exchange]" = Exchange,
     ) -> None:
         self.transport: asyncio.Transport | None = None
         self.descriptor = -1
         self._handle = handle
         self._error_body = error_body
+        self._open_exchange = open_exchange
         self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
         self._ready: deque[HttpRequest | Refusal] = deque()
@@ -318,7 +324,7 @@ class Connection(asyncio.Protocol):
             self._current = Exchange(self, refused)
             self._current.send(item.status, self._error_body(item.status, item.message))
             return
-        exchange = self._current = Exchange(self, item)
+        exchange = self._current = self._open_exchange(self, item)
         try:
             self._handle(exchange)
         except Exception:  # the root of a request

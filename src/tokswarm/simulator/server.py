@@ -32,6 +32,7 @@ from tokswarm.simulator.api import (
 from tokswarm.simulator.deployment import Deployment, ModelPlan, outline, replica_prefix, single
 from tokswarm.simulator.dialects import answer_for
 from tokswarm.simulator.exposition import Exposition
+from tokswarm.simulator.faults import FaultGate
 from tokswarm.simulator.gateway import Call, Gateway
 from tokswarm.simulator.http1 import Connection, Exchange
 from tokswarm.simulator.lifecycle import EventLog
@@ -284,10 +285,14 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     endpoint = Endpoint(settings, key, open_alarm=partial(open_alarm, loop), clockwork=loop)
+    gate = FaultGate(endpoint.handle, settings.deployment.faults, settings.seed)
     connections: set[Connection] = set()
     try:
         server = await loop.create_server(
-            lambda: Connection(endpoint.handle, error_body, connections), settings.host, settings.port, backlog=4096
+            lambda: Connection(gate.handle, error_body, connections, gate.open),
+            settings.host,
+            settings.port,
+            backlog=4096,
         )
     except OSError as error:
         endpoint.close()
