@@ -224,7 +224,7 @@ def decode(body: bytes, kind: type[_T]) -> _T:
         message = str(error)
         _, found, place = message.partition(" - at `$.")
         raise ApiError(400, message, param=place.rstrip("`") if found else None) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from error
 
 

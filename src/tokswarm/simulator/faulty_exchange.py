@@ -1,4 +1,4 @@
-"""An exchange that goes wrong on purpose: what the answer writes passes through transforms, is framed, and sent act by act.
+"""An exchange that goes wrong on purpose: what is written passes through transforms, is framed, and sent act by act.
 
 It tells the answer that the stream is not in chunks, so that events come unframed; how they really travel
 is decided here.
@@ -12,7 +12,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from tokswarm.simulator.event_faults import Act, Close, End, Hold, Item, Pause, Piece, Raw, Reset, Tear, Transform
+from tokswarm.simulator.event_faults import Act, End, Hold, Item, Pause, Piece, Raw, Reset, Tear, Transform
 from tokswarm.simulator.http1 import Connection, Exchange, HttpRequest, chunk, response_head
 
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
