@@ -206,7 +206,7 @@ class Endpoint:
             raise ApiError(400, f"n is {asked.n}; one answer a request is all that is simulated", param="n")
         prompt = asked.prompt()
         if not prompt:
-            raise ApiError(400, "the prompt has no tokens", param="prompt")
+            raise ApiError(400, "the prompt has no tokens", param=api.prompt_field)
         max_tokens = self._limit(gateway.plan, api, len(prompt), asked.limit_tokens())
         answer = draw_answer(
             prompt,
