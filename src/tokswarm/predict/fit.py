@@ -39,8 +39,8 @@ _TRIAL_RATIO = 0.08
 """How far a parameter is moved for its derivative: far enough to be seen above the jumps of a schedule."""
 
 _ROUNDS_MAX = 15
-_GAIN_MIN = 0.002
-"""Relative fall of the squared error below which the search ends."""
+_GAIN_MIN = 0.01
+"""Relative fall of the squared error below which the search ends: less is the schedule's jumps."""
 
 _DAMPINGS = (0.0, 0.03, 0.3, 3.0, 30.0)
 _RIDGE = 1e-6
@@ -211,8 +211,9 @@ def _least_squares(
             step = _damped_step(columns, now, [value <= 0 for value in values], damping)
             tried = [max(0.0, value + part * by) for value, part, by in zip(values, step, moves, strict=True)]
             tried_errors = errors(tried)
-            if _squares(tried_errors) < _squares(best_errors):
+            if _squares(tried_errors) < _squares(now):
                 best, best_errors = tried, tried_errors
+                break
         gain = 1 - _squares(best_errors) / _squares(now) if _squares(now) > 0 else 0.0
         values, now = best, best_errors
         if gain < _GAIN_MIN:

@@ -74,3 +74,16 @@ def test_name_of_nothing_lists_the_presets() -> None:
     with pytest.raises(ConfigError) as caught:
         load_profile("dmeo")
     assert "demo, tight" in caught.value.hint
+
+
+def test_a_cpu_adds_its_arithmetic_to_its_memory_traffic() -> None:
+    parts = {
+        "step_overhead_us": 100.0,
+        "sequence_overhead_us": 10.0,
+        "token_compute_us": 3.0,
+        "weights_read_us": 50.0,
+        "kv_read_us": 0.5,
+    }
+    load = {"step_tokens": 20, "context_tokens": 40, "sequences": 2}
+    assert msgspec.convert(parts, Profile).step_us(**load) == 100 + 20 + max(60, 50 + 20)
+    assert msgspec.convert({**parts, "compute_and_memory": "add"}, Profile).step_us(**load) == 100 + 20 + 60 + 50 + 20
