@@ -1,4 +1,4 @@
-"""`tokswarm runs`, `report`, `export`, `mix check`: looking at what there is, without a master."""
+"""`tokswarm runs`, `report`, `export`: looking at what there is, without a master."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from tokswarm.commands.run import data_dir_option, mix_path
+from tokswarm.commands.run import data_dir_option
 from tokswarm.errors import BusyError, ConfigError, SinkError, UnknownRunError
 from tokswarm.insight.report import SUMMARY_FILE, read_summary
 from tokswarm.insight.table import end_table
@@ -19,8 +19,6 @@ from tokswarm.master.service import STORE_FILE, master_is_there
 from tokswarm.master.store import Store
 from tokswarm.sink.influx import export_run
 from tokswarm.sink.settings import InfluxSettings
-from tokswarm.traffic.mixfile import load_mix
-from tokswarm.traffic.planning import plan_stages
 
 
 @click.command(epilog="\b\nExamples:\n  tokswarm runs\n  tokswarm runs --json | head")
@@ -94,27 +92,6 @@ def export(*, run: str, data_dir: Path, from_start: bool) -> int:
             f"{delivery.backlog_bytes:,} bytes of records are undelivered: {delivery.error}",
             hint="run the same command again; it goes on where it stopped",
         )
-    return 0
-
-
-@click.group()
-def mix() -> None:
-    """Look at traffic mixes."""
-
-
-@mix.command("check", epilog="\b\nExamples:\n  tokswarm mix check my-mix.yaml\n  tokswarm mix check demo")
-@click.argument("name")
-def mix_check(name: str) -> int:
-    """Check a mix (a file, or the name of one that ships) and list its stages."""
-    path = mix_path(name)
-    loaded = load_mix(path, os.environ)
-    stages = plan_stages(loaded, path.parent)
-    click.echo(
-        f"{path}: {loaded.name}, {len(loaded.classes)} classes, {len(stages)} stages against {loaded.target.base_url}"
-    )
-    for stage in stages:
-        warm = ", warm-up" if stage.warmup else ""
-        click.echo(f"  {stage.name}: {stage.duration_s:g} s, drain up to {stage.drain_s:g} s{warm}")
     return 0
 
 

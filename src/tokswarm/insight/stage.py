@@ -15,7 +15,7 @@ class StageSummary(Measures, frozen=True, kw_only=True):
     concurrency: int | None
     """Requests in flight over the fleet; None where the loop is open."""
     rate_per_s: float | None
-    """The planned rate of an open loop; None in a closed loop and a replay."""
+    """The planned rate of an open loop; None in a closed loop and a replay, and where it changes within the stage."""
     warmup: bool
     """Kept out of totals, bend and verdict."""
     started_unix_ns: int
@@ -34,10 +34,12 @@ class StageSummary(Measures, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What sets the stage apart, for tables: concurrency, rate, or that it replays a trace."""
+        """What sets the stage apart, for tables: concurrency, rate, that it changes, or that it replays a trace."""
         if self.concurrency is not None:
             return str(self.concurrency)
-        return "trace" if self.rate_per_s is None else f"{self.rate_per_s:g}/s"
+        if self.rate_per_s is not None:
+            return f"{self.rate_per_s:g}/s"
+        return "trace" if self.load == "replay" else "changing rate"
 
 
 class CurvePoint(NamedTuple):

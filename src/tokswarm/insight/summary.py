@@ -181,7 +181,7 @@ def _stage(
         name=plan.name,
         load=_load_name(plan.load),
         concurrency=concurrency,
-        rate_per_s=plan.load.rate_per_s if isinstance(plan.load, OpenLoop) else None,
+        rate_per_s=plan.load.rate_per_s if isinstance(plan.load, OpenLoop) and plan.load.course is None else None,
         warmup=plan.warmup,
         started_unix_ns=times.start_unix_ns,
         settle_s=window.settle_s,

@@ -256,7 +256,7 @@ class RunControl:
             environ = {
                 name: value for name, value in self._environ.items() if not submitted or name in SUBMITTED_MAY_READ
             }
-        mix = with_changes(parse_mix(text, source=source, environ=environ), request)
+        mix = with_changes(parse_mix(text, source=source, environ=environ, mix_dir=mix_dir), request)
         stages = plan_stages(mix, mix_dir)
         clock = self._new_clock()
         workers = self._workers_in_time(clock)
@@ -386,7 +386,7 @@ class RunControl:
     def _mix_file(self, path: Path) -> MixFile:
         try:
             text = read_mix_text(path)
-            mix = parse_mix(text, source=str(path), environ=self._environ)
+            mix = parse_mix(text, source=str(path), environ=self._environ, mix_dir=path.parent)
         except TokswarmError as error:
             return MixFile(name=path.stem, description=f"cannot be used: {error}", base_url="", text="")
         return MixFile(name=path.stem, description=mix.description, base_url=mix.target.base_url, text=text)

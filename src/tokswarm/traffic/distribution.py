@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import NormalDist
 
-from tokswarm.traffic.mix import Distribution, Lognormal
+from tokswarm.traffic.mix import Distribution, Empirical, Lognormal
 
 LARGEST_DRAW = 10_000_000
 """A draw above this becomes this: no endpoint takes more tokens, and a tail must not exhaust memory."""
@@ -52,7 +52,7 @@ class Sampler:
         return round(value)
 
 
-def _quantile_function(distribution: Distribution) -> Callable[[float], float]:
+def _quantile_function(distribution: Distribution) -> Callable[[float], float]:  # noqa: PLR0911 - one for each kind
     """The inverse of the distribution function, on (0, 1), before bounds and rounding."""
     match distribution:
         case Distribution(fixed=int(value)):
@@ -69,8 +69,12 @@ def _quantile_function(distribution: Distribution) -> Callable[[float], float]:
         case Distribution(exponential=exponential) if exponential is not None:
             mean = exponential.mean
             return lambda u: -mean * math.log1p(-u)
+        case Distribution(geometric=geometric) if geometric is not None:
+            return _geometric_quantile(geometric.mean)
         case Distribution(choice=choice) if choice is not None:
             return _choice_quantile(choice)
+        case Distribution(empirical=empirical) if empirical is not None:
+            return _empirical_quantile(empirical)
     raise ValueError("a distribution needs exactly one kind")
 
 
@@ -89,3 +93,30 @@ def _choice_quantile(choice: dict[int, float]) -> Callable[[float], float]:
     cumulative = list(accumulate(choice[value] for value in values))
     last = len(values) - 1
     return lambda u: values[min(bisect(cumulative, u * cumulative[-1]), last)]
+
+
+def _geometric_quantile(mean: float) -> Callable[[float], float]:
+    """The number of trials up to the first success, each succeeding with probability 1/mean."""
+    if mean <= 1:
+        return lambda _u: 1
+    log_failure = math.log1p(-1 / mean)
+    return lambda u: math.ceil(math.log1p(-u) / log_failure)
+
+
+def _empirical_quantile(empirical: Empirical) -> Callable[[float], float]:
+    """Through the histogram: the bin by its weight, then the whole number within it by what is left of u."""
+    if empirical.edges is None or empirical.weights is None:
+        raise ValueError("an empirical distribution needs edges and weights; a file must have been read before")
+    lows, ends = empirical.edges[:-1], empirical.edges[1:]
+    weights = empirical.weights
+    cumulative = list(accumulate(weights))
+    last = max(index for index, weight in enumerate(weights) if weight > 0)
+
+    def quantile(u: float) -> float:
+        at = u * cumulative[-1]
+        index = min(bisect(cumulative, at), last)
+        width = ends[index] - lows[index]
+        inside = (at - cumulative[index] + weights[index]) / weights[index]
+        return lows[index] + min(max(int(inside * width), 0), width - 1)
+
+    return quantile

@@ -1,6 +1,7 @@
 """The traffic mix: what to send, to whom and how fast, as frozen values.
 
-`mixfile` reads them from YAML; `schedule` turns them into tickets.
+`mixfile` reads them from YAML; `schedule` turns them into tickets. The texts below the fields are the
+descriptions that editors show: `mix_schema` reads them.
 """
 
 from typing import Annotated, Any, Literal
@@ -8,7 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tokswarm.traffic.units import Duration, Rates
+from tokswarm.traffic.rates import Rates
+from tokswarm.traffic.units import Duration
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -51,16 +53,38 @@ class Exponential(Spec, frozen=True, kw_only=True):
     mean: float
 
 
+class Geometric(Spec, frozen=True, kw_only=True):
+    """Whole numbers from 1 on, each 1 - 1/mean times as likely as the one before."""
+
+    mean: float
+
+
+class Empirical(Spec, frozen=True, kw_only=True):
+    """What was measured: a histogram of `edges` and `weights`, or a `file`."""
+
+    edges: list[int] | None = None
+    """Bounds of the bins: one holds the whole numbers from its lower edge up to, but without, its upper."""
+    weights: list[float] | None = None
+    """One for each bin; within a bin all whole numbers are alike."""
+    file: str | None = None
+    """Relative to the mix: a number a line, a CSV, or JSON (numbers, value to weight, or edges and weights)."""
+    column: str | None = None
+    """Of a CSV with a header."""
+
+
 class Distribution(Spec, frozen=True, kw_only=True):
     """A distribution of whole numbers ≥ 1: exactly one kind, with optional bounds."""
 
     fixed: int | None = None
+    """Always this."""
     uniform: Uniform | None = None
     normal: Normal | None = None
     lognormal: Lognormal | None = None
     exponential: Exponential | None = None
+    geometric: Geometric | None = None
     choice: dict[int, float] | None = None
     """Value to weight."""
+    empirical: Empirical | None = None
     min: int | None = None
     """A smaller draw becomes this."""
     max: int | None = None
@@ -184,11 +208,33 @@ class Constant(Spec, frozen=True, kw_only=True):
     """Arrivals with equal gaps."""
 
 
+class Varied(Spec, frozen=True, kw_only=True):
+    """Independent gaps of a given variation."""
+
+    cv: Annotated[float, Meta(gt=0)]
+    """Standard deviation of the gaps over their mean; 1 is as Poisson, more comes in clusters, less more evenly."""
+
+
 class Arrivals(Spec, frozen=True, kw_only=True):
     """Exactly one kind."""
 
     poisson: Poisson | None = None
     constant: Constant | None = None
+    gamma: Varied | None = None
+    """Gaps of a gamma distribution."""
+    weibull: Varied | None = None
+    """Gaps of a Weibull distribution."""
+
+
+class Bursts(Spec, frozen=True, kw_only=True):
+    """The rate goes up for a while, down for a while, and so on; its mean over both stays the stage's."""
+
+    on: Duration
+    """How long it is up; the stage begins with this."""
+    off: Duration
+    """How long it is down."""
+    factor: Annotated[float, Meta(ge=1)] | None = None
+    """Times the stage's rate while up, at most (on + off) / on, which is the default: nothing comes while down."""
 
 
 class TraceSource(Spec, frozen=True, kw_only=True):
@@ -196,7 +242,15 @@ class TraceSource(Spec, frozen=True, kw_only=True):
 
     file: str
     """Relative to the mix; also found among the traces that ship with tokswarm."""
-    format: Literal["auto", "mooncake", "azure"] = "auto"
+    format: Literal["auto", "mooncake", "bailian", "tokswarm", "azure", "burstgpt", "servegen"] = "auto"
+    from_: Duration = msgspec.field(name="from", default=Duration.parse("0s"))
+    """Leaves out what is earlier in the trace."""
+    until: Duration | None = None
+    """Leaves out what is later in the trace."""
+    keep: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the requests that is kept, drawn by the mix's seed."""
+    max_gap: Duration | None = None
+    """Longer pauses between requests become this, in the trace's time."""
     speed: Annotated[float, Meta(gt=0)] = 1.0
     """2 replays an hour in half an hour."""
     rows: Positive | None = None
@@ -215,6 +269,8 @@ class Stage(Spec, frozen=True, kw_only=True):
     rate: Rates | None = None
     arrivals: Arrivals | None = None
     """Of a rate; None: poisson."""
+    bursts: Bursts | None = None
+    """Of a rate."""
     trace: TraceSource | None = None
     classes: dict[str, float] | None = None
     """Which classes it sends, each with its weight here; None: all, by their own weights."""
@@ -236,3 +292,18 @@ class Mix(Spec, frozen=True, kw_only=True):
     target: Target
     classes: Annotated[list[TrafficClass], Meta(min_length=1)]
     load: Annotated[list[Stage], Meta(min_length=1)]
+
+
+class SharedClasses(Spec, frozen=True, kw_only=True):
+    """A file that mixes include."""
+
+    description: str = ""
+    classes: Annotated[list[TrafficClass], Meta(min_length=1)]
+
+
+class MixDocument(Mix, frozen=True, kw_only=True):
+    """A mix as it is written: some of its classes may be in other files."""
+
+    include: str | list[str] = []
+    """Files with shared classes, beside the mix or below; a class of the mix takes the place of one of its name."""
+    classes: Annotated[list[TrafficClass], Meta(min_length=1)] = []

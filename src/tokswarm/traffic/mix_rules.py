@@ -2,11 +2,29 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from urllib.parse import SplitResult, urlsplit
 
+from tokswarm.traffic.arrivals import LARGEST_CV, SMALLEST_CV
 from tokswarm.traffic.distribution import LARGEST_DRAW
-from tokswarm.traffic.mix import Distribution, Limit, Lognormal, Mix, Prompt, Slo, Stage, Target, Tls, TrafficClass
+from tokswarm.traffic.mix import (
+    Arrivals,
+    Bursts,
+    Distribution,
+    Empirical,
+    Limit,
+    Lognormal,
+    Mix,
+    Prompt,
+    Slo,
+    Stage,
+    Target,
+    Tls,
+    TraceSource,
+    TrafficClass,
+)
 from tokswarm.traffic.planning import stage_names
+from tokswarm.traffic.rates import Diurnal, RateCourse
 from tokswarm.traffic.strict_yaml import Problem, suggestion
 
 _KEY_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
@@ -21,7 +39,8 @@ _SECRET_VALUE = re.compile(r"\s*(bearer|basic)\s|\s*(sk|pk|gsk|hf|nvapi)[-_]\w",
 _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "content-encoding", "connection", "accept-encoding"}
 )
-_KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "choice")
+_KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "geometric", "choice", "empirical")
+_ARRIVALS = ("poisson", "constant", "gamma", "weibull")
 _OWN_FIELDS = {"model", "messages", "prompt", "input", "max_tokens", "max_output_tokens", "stream"}
 _TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
 
@@ -151,6 +170,10 @@ def _distribution(distribution: Distribution, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.normal.mean", f"expected a number > 0, came {distribution.normal.mean:g}")
     if distribution.exponential is not None and distribution.exponential.mean <= 0:
         yield Problem(f"{path}.exponential.mean", f"expected a number > 0, came {distribution.exponential.mean:g}")
+    if distribution.geometric is not None and distribution.geometric.mean < 1:
+        yield Problem(f"{path}.geometric.mean", f"expected a number ≥ 1, came {distribution.geometric.mean:g}")
+    if distribution.empirical is not None:
+        yield from _empirical(distribution.empirical, f"{path}.empirical")
     if distribution.lognormal is not None:
         yield from _lognormal(distribution.lognormal, f"{path}.lognormal")
     if distribution.choice is not None:
@@ -186,6 +209,27 @@ def _choice(choice: dict[int, float], path: str) -> Iterator[Problem]:
             yield Problem(f"{path}.{value}", f"expected a weight ≥ 0, came {weight:g}")
     if not any(weight > 0 for weight in choice.values()):
         yield Problem(path, "expected at least one value with a weight > 0")
+
+
+def _empirical(empirical: Empirical, path: str) -> Iterator[Problem]:
+    edges, weights = empirical.edges, empirical.weights
+    if empirical.file is not None:
+        if edges is not None or weights is not None:
+            yield Problem(path, "expected edges and weights, or a file, came both")
+        return
+    if empirical.column is not None:
+        yield Problem(f"{path}.column", "goes with a file only")
+    if edges is None or weights is None:
+        yield Problem(path, "expected edges and weights, or a file", "edges: [1, 100, 1000] has weights for two bins")
+        return
+    if not weights or len(edges) != len(weights) + 1:
+        yield Problem(path, f"expected one more edge than weights, came {len(edges)} edges and {len(weights)} weights")
+    if any(later <= sooner for sooner, later in pairwise(edges)):
+        yield Problem(f"{path}.edges", "expected each edge above the one before")
+    if edges and not 1 <= min(edges) <= max(edges) <= LARGEST_DRAW + 1:
+        yield Problem(f"{path}.edges", f"expected whole numbers from 1 to {LARGEST_DRAW}")
+    if any(weight < 0 for weight in weights) or not any(weight > 0 for weight in weights):
+        yield Problem(f"{path}.weights", "expected weights ≥ 0, at least one of them > 0")
 
 
 def _slo(slo: Slo, path: str) -> Iterator[Problem]:
@@ -242,11 +286,78 @@ def _stage(stage: Stage, path: str) -> Iterator[Problem]:
         yield Problem(path, "the key 'for' is missing", "say how long the stage sends, e.g. for: 30s")
     if stage.for_ is not None and stage.for_.nanoseconds == 0:
         yield Problem(f"{path}.for", "must be longer than 0s")
+    if stage.trace is not None:
+        yield from _trace(stage.trace, f"{path}.trace")
+    if stage.rate is not None and stage.rate.course is not None:
+        yield from _course(stage.rate.course, f"{path}.rate")
     if stage.arrivals is not None:
-        if stage.rate is None:
-            yield Problem(f"{path}.arrivals", "goes with a rate only")
-        if (stage.arrivals.poisson is None) == (stage.arrivals.constant is None):
-            yield Problem(f"{path}.arrivals", "expected exactly one of poisson, constant")
+        yield from _arrivals(stage, stage.arrivals, f"{path}.arrivals")
+    if stage.bursts is not None:
+        yield from _bursts(stage, stage.bursts, f"{path}.bursts")
+
+
+def _trace(source: TraceSource, path: str) -> Iterator[Problem]:
+    if source.until is not None and source.until <= source.from_:
+        yield Problem(f"{path}.until", f"is {source.until}, not after from, {source.from_}")
+    if source.max_gap is not None and source.max_gap.nanoseconds == 0:
+        yield Problem(f"{path}.max_gap", "must be longer than 0s")
+
+
+def _arrivals(stage: Stage, arrivals: Arrivals, path: str) -> Iterator[Problem]:
+    if stage.rate is None:
+        yield Problem(path, "goes with a rate only")
+    kinds = [kind for kind in _ARRIVALS if getattr(arrivals, kind) is not None]
+    if len(kinds) != 1:
+        came = " and ".join(kinds) or "none"
+        yield Problem(path, f"expected exactly one of {', '.join(_ARRIVALS)}, came {came}")
+    for kind in ("gamma", "weibull"):
+        varied = getattr(arrivals, kind)
+        if varied is not None and not SMALLEST_CV <= varied.cv <= LARGEST_CV:
+            yield Problem(
+                f"{path}.{kind}.cv",
+                f"expected a number from {SMALLEST_CV:g} to {LARGEST_CV:g}, came {varied.cv:g}",
+                "for equal gaps write constant: {}" if varied.cv < SMALLEST_CV else "",
+            )
+
+
+def _bursts(stage: Stage, bursts: Bursts, path: str) -> Iterator[Problem]:
+    if stage.rate is None:
+        yield Problem(path, "goes with a rate only")
+    for name in ("on", "off"):
+        if getattr(bursts, name).nanoseconds == 0:
+            yield Problem(f"{path}.{name}", "must be longer than 0s")
+    if bursts.factor is not None and bursts.on.nanoseconds:
+        most = (bursts.on.nanoseconds + bursts.off.nanoseconds) / bursts.on.nanoseconds
+        if bursts.factor > most:
+            yield Problem(
+                f"{path}.factor",
+                f"expected at most (on + off) / on, which is {most:.6g}, came {bursts.factor:g}",
+                "rate is the mean over on and off together",
+            )
+
+
+def _course(course: RateCourse, path: str) -> Iterator[Problem]:
+    kinds = []
+    if course.from_ is not None or course.to is not None:
+        kinds.append("from and to")
+        if course.from_ is None or course.to is None:
+            yield Problem(path, "a ramp needs both from and to")
+    kinds += [kind for kind in ("steps", "diurnal") if getattr(course, kind) is not None]
+    if len(kinds) != 1:
+        yield Problem(path, f"expected exactly one of from and to, steps, diurnal, came {', '.join(kinds) or 'none'}")
+    if course.steps == []:
+        yield Problem(f"{path}.steps", "expected at least one rate, came an empty list")
+    if course.diurnal is not None:
+        yield from _diurnal(course.diurnal, f"{path}.diurnal")
+
+
+def _diurnal(diurnal: Diurnal, path: str) -> Iterator[Problem]:
+    if len(diurnal.levels) < 2 or not any(level > 0 for level in diurnal.levels):
+        yield Problem(f"{path}.levels", "expected at least two levels, one of them > 0")
+    if (diurnal.peak is None) == (diurnal.mean is None):
+        yield Problem(path, "expected exactly one of peak, mean", "the levels only say how the rates compare")
+    if diurnal.period is not None and diurnal.period.nanoseconds == 0:
+        yield Problem(f"{path}.period", "must be longer than 0s")
 
 
 def _stage_classes(stage: Stage, class_names: list[str], path: str) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """Mixes as files: strict YAML in, checked mix out, and back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,10 @@ import msgspec
 import yaml
 
 from tokswarm.errors import ConfigError
+from tokswarm.traffic.include import Places, assembled, located
+from tokswarm.traffic.lengths_file import with_files_read
 from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.mix_rules import broken_rules
-from tokswarm.traffic.strict_yaml import Problem, read_document
 from tokswarm.traffic.units import dec_hook, enc_hook
 
 _UNQUOTED = ("target.key", "target.headers")
@@ -19,7 +20,7 @@ _UNQUOTED = ("target.key", "target.headers")
 
 def load_mix(path: Path, environ: Mapping[str, str]) -> Mix:
     """Read and check a mix from a file. ConfigError lists everything that is wrong with it, with lines."""
-    return parse_mix(read_mix_text(path), source=str(path), environ=environ)
+    return parse_mix(read_mix_text(path), source=str(path), environ=environ, mix_dir=path.parent)
 
 
 def read_mix_text(path: Path) -> str:
@@ -34,28 +35,33 @@ def read_mix_text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot read the mix: it is not UTF-8 text") from error
 
 
-def parse_mix(text: str, *, source: str, environ: Mapping[str, str]) -> Mix:
+def parse_mix(text: str, *, source: str, environ: Mapping[str, str], mix_dir: Path | None = None) -> Mix:
     """Read and check a mix; `source` names it in messages, `${NAME}` is looked up in `environ`.
 
+    What it includes, and its files of lengths, are read from `mix_dir` into it; None: it may name none.
     Give an `environ` without secrets when the text comes from somebody else: what is substituted
     becomes part of the mix.
     """
-    document = read_document(text, Mix, source=source, environ=environ, unquoted=_UNQUOTED)
-    if document.problems:
-        raise _error(source, document.problems, document.lines)
+    whole = assembled(text, source=source, environ=environ, mix_dir=mix_dir, unquoted=_UNQUOTED)
+    if whole.problems:
+        raise located(whole.problems, whole.places)
     try:
-        mix = msgspec.convert(document.value, Mix, dec_hook=dec_hook)
+        mix = msgspec.convert(whole.value, Mix, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {error}") from error
-    if problems := list(broken_rules(mix)):
-        raise _error(source, problems, document.lines)
+    problems = list(broken_rules(mix))
+    if not problems:
+        mix, problems = with_files_read(mix, mix_dir)
+    problems = problems or list(broken_rules(mix))
+    if problems:
+        raise located(problems, whole.places)
     return mix
 
 
 def check_mix(mix: Mix, *, source: str) -> None:
     """Check a mix that was made or changed in code, by the rules a file must obey. ConfigError lists what is wrong."""
     if problems := list(broken_rules(mix)):
-        raise _error(source, problems, {})
+        raise located(problems, Places(source, {}))
 
 
 def mix_to_yaml(mix: Mix) -> str:
@@ -70,23 +76,3 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _escaped(one) for key, one in value.items()}
     return [_escaped(one) for one in value] if isinstance(value, list) else value
-
-
-def _error(source: str, problems: Iterable[Problem], lines: Mapping[str, int]) -> ConfigError:
-    """One error for all problems, in the order of the file, a line each."""
-    located = sorted(((_line(problem.path, lines), problem) for problem in problems), key=lambda pair: pair[0] or 0)
-    messages = [
-        ": ".join(part for part in (source if line is None else f"{source}:{line}", problem.path, problem.text) if part)
-        for line, problem in located
-    ]
-    hints = dict.fromkeys(problem.hint for _, problem in located if problem.hint)
-    return ConfigError("\n".join(messages), hint="; ".join(hints))
-
-
-def _line(path: str, lines: Mapping[str, int]) -> int | None:
-    """The line of a path, or of what it is in."""
-    while path:
-        if path in lines:
-            return lines[path]
-        path = path[: max(path.rfind("."), path.rfind("["), 0)]
-    return lines.get("")

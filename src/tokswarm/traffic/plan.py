@@ -15,12 +15,35 @@ class ClosedLoop(msgspec.Struct, frozen=True, tag="closed"):
     concurrency: int
 
 
+class RateSegment(msgspec.Struct, frozen=True):
+    """A rate that goes straight from one value to another."""
+
+    duration_s: float
+    from_per_s: float
+    to_per_s: float
+
+
+class BurstCycle(msgspec.Struct, frozen=True):
+    """What the rate is multiplied with: `on_factor`, then `off_factor`, then over again."""
+
+    on_s: float
+    off_s: float
+    on_factor: float
+    off_factor: float
+
+
 class OpenLoop(msgspec.Struct, frozen=True, tag="open"):
     """Arrivals at a rate, whatever the server does."""
 
     rate_per_s: float
+    """Mean over the stage."""
     arrivals: str
-    """poisson or constant."""
+    """The gaps' kind: poisson, constant, gamma or weibull."""
+    cv: float | None = None
+    """Variation of the gaps of gamma and weibull."""
+    course: list[RateSegment] | None = None
+    """The rate within the stage, over again when it is shorter; None: `rate_per_s` throughout."""
+    bursts: BurstCycle | None = None
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True, tag="replay"):

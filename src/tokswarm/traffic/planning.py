@@ -3,12 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokswarm.errors import ConfigError, TokswarmError
-from tokswarm.resources import resource_dir
-from tokswarm.traffic.mix import Mix, Stage, TraceSource
-from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, PlannedStage, Replay
-from tokswarm.traffic.replay import cut_replay
-from tokswarm.traffic.trace import read_trace
+import msgspec
+
+from tokswarm.errors import ConfigError
+from tokswarm.traffic.arrivals import mean_rate_per_s
+from tokswarm.traffic.beside import find_beside
+from tokswarm.traffic.mix import Arrivals, Bursts, Constant, Mix, Stage, TraceSource, Varied
+from tokswarm.traffic.plan import BurstCycle, ClosedLoop, Load, OpenLoop, PlannedStage, RateSegment, Replay
+from tokswarm.traffic.rates import Diurnal, RateCourse
+from tokswarm.traffic.replay import cut_replay, part_of_trace
+from tokswarm.traffic.servegen import is_servegen, read_servegen
+from tokswarm.traffic.trace import BLOCK_TOKENS, Trace, read_whole_trace
+from tokswarm.traffic.units import Duration, Rate
 
 _MS_NS = 1_000_000
 
@@ -23,7 +29,7 @@ def plan_stages(mix: Mix, mix_dir: Path) -> list[PlannedStage]:
     planned = []
     for index, stage in enumerate(mix.load):
         if stage.trace is not None:
-            planned.append(_planned_replay(stage, stage.trace, mix_dir, where=f"load[{index}].trace"))
+            planned.append(_planned_replay(stage, stage.trace, mix_dir, seed=mix.seed, where=f"load[{index}].trace"))
             continue
         duration_s = stage.for_.seconds if stage.for_ is not None else 0.0
         weights = None if stage.classes is None else [stage.classes.get(one.name, 0.0) for one in mix.classes]
@@ -39,12 +45,68 @@ def _named_loads(stage: Stage) -> Iterator[tuple[str, Load]]:
         for value in values:
             yield _load_name(stage.name, "concurrency", str(value), is_sweep=is_sweep), ClosedLoop(concurrency=value)
     if stage.rate is not None:
-        is_constant = stage.arrivals is not None and stage.arrivals.constant is not None
         for rate in stage.rate.values:
-            yield (
-                _load_name(stage.name, "rate", f"{rate.per_s:.6g}", is_sweep=stage.rate.is_sweep),
-                OpenLoop(rate_per_s=rate.per_s, arrivals="constant" if is_constant else "poisson"),
-            )
+            name = _load_name(stage.name, "rate", f"{rate.per_s:.6g}", is_sweep=stage.rate.is_sweep)
+            yield name, _open_loop(stage, rate_per_s=rate.per_s)
+        if stage.rate.course is not None:
+            yield _course_load(stage, stage.rate.course)
+
+
+def _course_load(stage: Stage, course: RateCourse) -> tuple[str, OpenLoop]:
+    duration_s = stage.for_.seconds if stage.for_ is not None else 0.0
+    match course:
+        case RateCourse(from_=Rate() as start, to=Rate() as end):
+            value = f"{start.per_s:.6g}-to-{end.per_s:.6g}"
+            segments = [RateSegment(duration_s, start.per_s, end.per_s)]
+        case RateCourse(steps=list() as steps):
+            value = "steps"
+            segments = [RateSegment(duration_s / len(steps), step.per_s, step.per_s) for step in steps]
+        case RateCourse(diurnal=Diurnal() as diurnal):
+            value = "diurnal"
+            segments = _diurnal(diurnal, duration_s)
+        case _:
+            raise ValueError("a course needs exactly one kind")
+    load = _open_loop(stage, rate_per_s=0.0, course=segments)
+    load = msgspec.structs.replace(load, rate_per_s=mean_rate_per_s(load, duration_s))
+    return _load_name(stage.name, "rate", value, is_sweep=False), load
+
+
+def _diurnal(diurnal: Diurnal, duration_s: float) -> list[RateSegment]:
+    levels = diurnal.levels
+    scale = 1.0
+    if diurnal.peak is not None:
+        scale = diurnal.peak.per_s / max(levels)
+    elif diurnal.mean is not None:
+        scale = diurnal.mean.per_s * len(levels) / sum(levels)
+    each_s = (diurnal.period.seconds if diurnal.period is not None else duration_s) / len(levels)
+    return [
+        RateSegment(each_s, level * scale, following * scale)
+        for level, following in zip(levels, [*levels[1:], levels[0]], strict=True)
+    ]
+
+
+def _open_loop(stage: Stage, *, rate_per_s: float, course: list[RateSegment] | None = None) -> OpenLoop:
+    arrivals, cv = _kind_and_cv(stage.arrivals)
+    bursts = None if stage.bursts is None else _burst_cycle(stage.bursts)
+    return OpenLoop(rate_per_s=rate_per_s, arrivals=arrivals, cv=cv, course=course, bursts=bursts)
+
+
+def _kind_and_cv(arrivals: Arrivals | None) -> tuple[str, float | None]:
+    match arrivals:
+        case Arrivals(constant=Constant()):
+            return "constant", None
+        case Arrivals(gamma=Varied() as varied):
+            return "gamma", varied.cv
+        case Arrivals(weibull=Varied() as varied):
+            return "weibull", varied.cv
+    return "poisson", None
+
+
+def _burst_cycle(bursts: Bursts) -> BurstCycle:
+    on_s, off_s = bursts.on.seconds, bursts.off.seconds
+    most = (on_s + off_s) / on_s
+    factor = most if bursts.factor is None else bursts.factor
+    return BurstCycle(on_s, off_s, factor, max(0.0, (on_s + off_s - factor * on_s) / off_s))
 
 
 def _load_name(given: str | None, kind: str, value: str, *, is_sweep: bool) -> str:
@@ -66,9 +128,27 @@ def _planned(
     )
 
 
-def _planned_replay(stage: Stage, source: TraceSource, mix_dir: Path, *, where: str) -> PlannedStage:
-    rows = read_trace(_find_trace(source.file, mix_dir, where=where), source.format)
-    replay: Replay = cut_replay(rows, source, duration_ns=None if stage.for_ is None else stage.for_.nanoseconds)
+def read_source(path: Path, source: TraceSource, *, seed: int) -> Trace:
+    """The part of a trace that a source asks for, times as in the trace from the first request on."""
+    if source.format == "servegen" or (source.format == "auto" and is_servegen(path)):
+        until_ns = None if source.until is None else source.until.nanoseconds
+        rows = read_servegen(path, from_ns=source.from_.nanoseconds, until_ns=until_ns, seed=seed)
+        source = msgspec.structs.replace(source, from_=Duration(0), until=None)
+        return Trace(part_of_trace(rows, source, seed=seed), BLOCK_TOKENS)
+    trace = read_whole_trace(path, source.format)
+    return trace._replace(rows=part_of_trace(trace.rows, source, seed=seed))
+
+
+def _planned_replay(stage: Stage, source: TraceSource, mix_dir: Path, *, seed: int, where: str) -> PlannedStage:
+    trace = read_source(_find_trace(source.file, mix_dir, where=where), source, seed=seed)
+    if not trace.rows:
+        raise ConfigError(f"{where}: no request of {source.file} is between from and until and kept")
+    replay: Replay = cut_replay(
+        trace.rows,
+        source,
+        duration_ns=None if stage.for_ is None else stage.for_.nanoseconds,
+        block_tokens=trace.block_tokens,
+    )
     # The trace ends with its last request: one more millisecond, so that this one is still sent.
     end_ns = (replay.last_due_ns // _MS_NS + 1) * _MS_NS
     if stage.for_ is not None:
@@ -77,19 +157,7 @@ def _planned_replay(stage: Stage, source: TraceSource, mix_dir: Path, *, where: 
 
 
 def _find_trace(file: str, mix_dir: Path, *, where: str) -> Path:
-    """Beside the mix, else among the traces that ship with tokswarm."""
-    candidates = [mix_dir / file]
     try:
-        shipped = resource_dir("locustfiles")
-    except TokswarmError:
-        pass  # an installation without them: the mix's own folder is all there is
-    else:
-        candidates += [shipped / file, shipped / "traces" / file]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    looked = ", ".join(dict.fromkeys(str(candidate) for candidate in candidates))
-    raise ConfigError(
-        f"{where}.file: there is no trace {file!r}; looked at {looked}",
-        hint="give the path relative to the mix, or the name of a trace in locustfiles/traces",
-    )
+        return find_beside(file, mix_dir, what="trace")
+    except ConfigError as error:
+        raise ConfigError(f"{where}.file: {error}", hint=error.hint) from error

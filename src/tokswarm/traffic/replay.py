@@ -11,8 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import msgspec
+
 from tokswarm.traffic.mix import TraceSource
 from tokswarm.traffic.plan import Replay
+from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.trace import BLOCK_TOKENS, TraceRow
 
 
@@ -32,8 +35,32 @@ class ReplayRows:
         return self.blocks[self.block_starts[row] : self.block_starts[row + 1]]
 
 
-def cut_replay(rows: Sequence[TraceRow], source: TraceSource, *, duration_ns: int | None) -> Replay:
-    """Apply the source's speed, rows and token limits, and the stage's end, to a trace."""
+def part_of_trace(rows: Sequence[TraceRow], source: TraceSource, *, seed: int) -> list[TraceRow]:
+    """The rows between the source's `from` and `until`, thinned to what it keeps, long pauses cut; the first at 0.
+
+    A row's chance depends on the seed and its place in the file, so the same ones stay whatever the window.
+    """
+    from_ns, until_ns = source.from_.nanoseconds, None if source.until is None else source.until.nanoseconds
+    most_ns = None if source.max_gap is None else source.max_gap.nanoseconds
+    most = round(source.keep * 2**64)
+    part: list[TraceRow] = []
+    last_ns = offset_ns = 0
+    for index, row in enumerate(rows):
+        if row.offset_ns < from_ns or (source.keep < 1 and mixed_seed(seed, index) >= most):
+            continue
+        if until_ns is not None and row.offset_ns >= until_ns:
+            break
+        gap_ns = row.offset_ns - last_ns if part else 0
+        offset_ns += gap_ns if most_ns is None else min(gap_ns, most_ns)
+        last_ns = row.offset_ns
+        part.append(msgspec.structs.replace(row, offset_ns=offset_ns))
+    return part
+
+
+def cut_replay(
+    rows: Sequence[TraceRow], source: TraceSource, *, duration_ns: int | None, block_tokens: int = BLOCK_TOKENS
+) -> Replay:
+    """Apply the source's speed, rows and token limits, and the stage's end, to (a part of) a trace."""
     due_ns: list[int] = []
     prompts: list[int] = []
     outputs: list[int] = []
@@ -48,7 +75,7 @@ def cut_replay(rows: Sequence[TraceRow], source: TraceSource, *, duration_ns: in
         output = _capped(row.output_tokens, source.max_output_tokens)
         prompts_cut += prompt < row.prompt_tokens
         outputs_cut += output < row.output_tokens
-        kept = row.blocks[: -(-prompt // BLOCK_TOKENS)]
+        kept = row.blocks[: -(-prompt // block_tokens)]
         due_ns.append(offset_ns)
         prompts.append(prompt)
         outputs.append(output)
@@ -61,7 +88,7 @@ def cut_replay(rows: Sequence[TraceRow], source: TraceSource, *, duration_ns: in
         trace=source.file,
         rows=len(due_ns),
         last_due_ns=due_ns[-1] if due_ns else 0,
-        block_tokens=BLOCK_TOKENS,
+        block_tokens=block_tokens,
         columns=zlib.compress(columns),
         prompts_cut=prompts_cut,
         outputs_cut=outputs_cut,

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
-from tokswarm.traffic.arrivals import constant_offsets_ns, poisson_offsets_ns
+from tokswarm.traffic.arrivals import offsets_ns
 from tokswarm.traffic.distribution import Sampler, Weighted
 from tokswarm.traffic.mix import Mix, SharedPrefix, TrafficClass
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Replay
@@ -74,7 +74,7 @@ class TicketSource:
 
     def _open(self, stage_index: int, load: OpenLoop, end_ns: int) -> Iterator[Ticket]:
         draw = self._draw(stage_index)
-        for index, due_ns in enumerate(_offsets_ns(self._plan.mix, stage_index, load)):
+        for index, due_ns in enumerate(stage_offsets_ns(self._plan.mix, stage_index, load)):
             if due_ns >= end_ns:
                 return
             if index % self._worker_count == self._worker_index:
@@ -165,11 +165,9 @@ class _ClassDraws:
         self.group = None if self.prefix is None else _popularity(self.prefix)
 
 
-def _offsets_ns(mix: Mix, stage_index: int, load: OpenLoop) -> Iterator[int]:
-    if load.arrivals == "constant":
-        return constant_offsets_ns(load.rate_per_s)
-    rng = random.Random(mixed_seed(mix.seed, _ARRIVALS, stage_index))  # noqa: S311 - a reproducible schedule
-    return poisson_offsets_ns(load.rate_per_s, rng)
+def stage_offsets_ns(mix: Mix, stage_index: int, load: OpenLoop) -> Iterator[int]:
+    """When the requests of an open-loop stage are due over the whole fleet; endless."""
+    return offsets_ns(load, random.Random(mixed_seed(mix.seed, _ARRIVALS, stage_index)))  # noqa: S311 - reproducible
 
 
 def _popularity(prefix: SharedPrefix) -> Weighted:

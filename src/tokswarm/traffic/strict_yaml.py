@@ -16,7 +16,8 @@ import yaml
 from msgspec import inspect
 
 from tokswarm.errors import ConfigError
-from tokswarm.traffic.units import Duration, Rate, Rates
+from tokswarm.traffic.rates import RateCourse, Rates
+from tokswarm.traffic.units import Duration, Rate, parse_count, parse_percent
 
 LARGEST_TEXT = 256 * 1024
 """In characters; a mix is a page or two."""
@@ -34,7 +35,7 @@ _NUMBER_KINDS: dict[type, tuple[str, ...]] = {inspect.IntType: ("int",), inspect
 _EXPECTED_CUSTOM: dict[type, str] = {
     Duration: "a duration such as 800ms or 5s",
     Rate: "a rate such as 12/s",
-    Rates: "a rate such as 12/s, or a list of rates",
+    Rates: "a rate such as 12/s, a list of rates, or a course such as {from: 2/s, to: 40/s}",
 }
 
 
@@ -118,18 +119,27 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, alternatives, path)
         for one in alternatives:
-            match one, node:
-                case inspect.StructType(), yaml.MappingNode():
-                    return self._struct(node, one, path)
-                case inspect.DictType(), yaml.MappingNode():
-                    return self._dict(node, one, path)
-                case inspect.ListType(), yaml.SequenceNode():
-                    return self._list(node, one, path)
-                case inspect.CustomType(cls=cls), yaml.SequenceNode() if cls is Rates:
-                    return self._rates(node, path)
+            value = self._collection(node, one, path)
+            if value is not _NO_FIT:
+                return value
         return self._wrong(path, alternatives, "a mapping" if isinstance(node, yaml.MappingNode) else "a list")
 
     # --- collections --------------------------------------------------------------------------
+
+    def _collection(self, node: yaml.Node, type_: inspect.Type, path: str) -> Any:
+        """The value of a mapping or list as one type, or the mark that it is not of this type."""
+        if isinstance(type_, inspect.CustomType) and type_.cls is Rates and isinstance(node, yaml.MappingNode):
+            type_ = inspect.type_info(RateCourse)
+        match type_, node:
+            case inspect.StructType(), yaml.MappingNode():
+                return self._struct(node, type_, path)
+            case inspect.DictType(), yaml.MappingNode():
+                return self._dict(node, type_, path)
+            case inspect.ListType(), yaml.SequenceNode():
+                return self._list(node, type_, path)
+            case inspect.CustomType(cls=cls), yaml.SequenceNode() if cls is Rates:
+                return self._rates(node, path)
+        return _NO_FIT
 
     def _struct(self, node: yaml.MappingNode, type_: inspect.StructType, path: str) -> Any:
         fields = {field.encode_name: field for field in type_.fields}
@@ -224,7 +234,7 @@ class _Reader:
                 return self._custom(scalar, type_, path)
             case inspect.BoolType() if scalar.kind == "bool":
                 return self._constructed(scalar)
-            case inspect.IntType() | inspect.FloatType() if scalar.kind in _NUMBER_KINDS[type(type_)]:
+            case inspect.IntType() | inspect.FloatType():
                 return self._number(scalar, type_, path)
         return _NO_FIT
 
@@ -262,10 +272,21 @@ class _Reader:
         return scalar.text
 
     def _number(self, scalar: _Scalar, type_: inspect.IntType | inspect.FloatType, path: str) -> Any:
-        value = self._constructed(scalar)
+        if scalar.kind in _NUMBER_KINDS[type(type_)]:
+            value = self._constructed(scalar)
+        else:
+            value = parse_count(scalar.text)
+            if value is None and isinstance(type_, inspect.FloatType):
+                value = parse_percent(scalar.text)
+            if value is None:
+                return _NO_FIT
         if value is None or not math.isfinite(value) or abs(value) > _LARGEST_INT:
             return self._note(path, f"expected {_expected(type_)}, came a number that is too large")
-        if (type_.ge is not None and value < type_.ge) or (type_.gt is not None and value <= type_.gt):
+        if (
+            (type_.ge is not None and value < type_.ge)
+            or (type_.gt is not None and value <= type_.gt)
+            or (type_.le is not None and value > type_.le)
+        ):
             return self._wrong(path, (type_,), scalar.came)
         return float(value) if isinstance(type_, inspect.FloatType) else value
 
@@ -317,6 +338,8 @@ def _expected(type_: inspect.Type) -> str:
                 words = f"{words} ≥ {type_.ge:g}"
             elif type_.gt is not None:
                 words = f"{words} > {type_.gt:g}"
+            if type_.le is not None:
+                words = f"{words} and ≤ {type_.le:g}"
         case inspect.LiteralType():
             words = f"one of {', '.join(str(value) for value in type_.values)}"
         case inspect.CustomType(cls=cls):

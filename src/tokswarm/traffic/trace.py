@@ -1,7 +1,9 @@
 """Reads recorded traces: when each request came, how long its prompt and answer were, which blocks it began with.
 
 Formats: Mooncake JSONL (`timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512-token
-prefix blocks) and the Azure LLM inference CSV (`TIMESTAMP`, `ContextTokens`, `GeneratedTokens`).
+prefix blocks), Qwen-Bailian JSONL (the same with `chat_id`, seconds and 16-token blocks), our own JSONL
+(`at_s`, `prompt_tokens`, `output_tokens`, `blocks`), the Azure LLM inference CSV (`TIMESTAMP`,
+`ContextTokens`, `GeneratedTokens`) and the BurstGPT CSV. ServeGen, which has clients and no rows, is in `servegen`.
 Messages about a bad row name file and line and never quote the file, which may not be a trace at all.
 """
 
@@ -11,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -19,12 +21,15 @@ from msgspec import Meta
 from tokswarm.errors import ConfigError
 
 BLOCK_TOKENS = 512
-"""Length of the block behind one id of `hash_ids`."""
+"""Length of the block behind one id of `hash_ids`, but for Bailian's."""
+BAILIAN_BLOCK_TOKENS = 16
 
-TraceFormat = Literal["mooncake", "azure"]
+TraceFormat = Literal["mooncake", "bailian", "tokswarm", "azure", "burstgpt"]
 Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Seconds = Annotated[float, Meta(ge=0, le=366 * 24 * 3600)]
 
 _AZURE_HEADER = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
+_BURSTGPT_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 _AZURE_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:\+00:00|Z)?")
 _MOST_MS = 366 * 24 * 3_600_000
 
@@ -37,7 +42,14 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     output_tokens: int
     blocks: tuple[int, ...] = ()
-    """Ids of the leading 512-token blocks, numbered by first appearance in the file; an equal run is an equal text."""
+    """Ids of the leading blocks, numbered by first appearance in the file; an equal run is an equal text."""
+
+
+class Trace(NamedTuple):
+    """A trace that was read."""
+
+    rows: list[TraceRow]
+    block_tokens: int
 
 
 class _MooncakeRow(msgspec.Struct):
@@ -46,18 +58,52 @@ class _MooncakeRow(msgspec.Struct):
     output_length: Tokens
     hash_ids: list[int] = []
 
+    block_tokens: ClassVar[int] = BLOCK_TOKENS
+
+    def offset_ms(self) -> float:
+        return self.timestamp
+
+
+class _BailianRow(_MooncakeRow):
+    block_tokens: ClassVar[int] = BAILIAN_BLOCK_TOKENS
+
+    def offset_ms(self) -> float:
+        return self.timestamp * 1e3
+
+
+class _OwnRow(msgspec.Struct, forbid_unknown_fields=True):
+    at_s: Annotated[float, Meta(ge=0, le=_MOST_MS / 1e3)]
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    blocks: list[int] = []
+
 
 def read_trace(path: Path, form: Literal["auto"] | TraceFormat) -> list[TraceRow]:
     """All rows of a trace, in its own order. ConfigError names file and line of a row that makes no sense."""
+    return read_whole_trace(path, form).rows
+
+
+def read_whole_trace(path: Path, form: Literal["auto"] | TraceFormat) -> Trace:
+    """All rows of a trace and the length of its blocks. ConfigError as for `read_trace`."""
     lines = list(_lines(path))
     if not lines:
         raise ConfigError(f"{path}: the trace is empty")
     if form == "auto":
         form = _detect(path, lines[0][1])
-    rows = _mooncake(path, lines) if form == "mooncake" else _azure(path, lines)
+    match form:
+        case "mooncake":
+            rows = _hashed(path, lines, _MooncakeRow, "a Mooncake trace")
+        case "bailian":
+            rows = _hashed(path, lines, _BailianRow, "a Qwen-Bailian trace")
+        case "tokswarm":
+            rows = _own(path, lines)
+        case "azure":
+            rows = _azure(path, lines)
+        case "burstgpt":
+            rows = _burstgpt(path, lines)
     if not rows:
         raise ConfigError(f"{path}: the trace has no rows")
-    return rows
+    return Trace(rows, BAILIAN_BLOCK_TOKENS if form == "bailian" else BLOCK_TOKENS)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -74,36 +120,37 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _detect(path: Path, first: str) -> TraceFormat:
     if first.startswith("{"):
-        return "mooncake"
-    if first.split(",") == _AZURE_HEADER:
+        if '"at_s"' in first:
+            return "tokswarm"
+        return "bailian" if '"chat_id"' in first else "mooncake"
+    header = first.split(",")
+    if header == _AZURE_HEADER:
         return "azure"
+    if set(_BURSTGPT_COLUMNS) <= set(header):
+        return "burstgpt"
     raise ConfigError(
-        f"{path}:1: neither a Mooncake trace (JSON objects) nor an Azure trace (header {','.join(_AZURE_HEADER)})",
+        f"{path}:1: neither a Mooncake trace or another one of JSON objects, nor an Azure trace (header "
+        f"{','.join(_AZURE_HEADER)}), nor a BurstGPT trace (columns {', '.join(_BURSTGPT_COLUMNS)})",
         hint="set trace.format if the file is one of these all the same",
     )
 
 
-# --- Mooncake -----------------------------------------------------------------------------------
+# --- JSON lines ---------------------------------------------------------------------------------
 
 
-def _mooncake(path: Path, lines: list[tuple[int, str]]) -> list[TraceRow]:
-    decoder = msgspec.json.Decoder(_MooncakeRow)
+def _hashed(path: Path, lines: list[tuple[int, str]], row_type: type[_MooncakeRow], what: str) -> list[TraceRow]:
+    decoder = msgspec.json.Decoder(row_type)
     read: list[_MooncakeRow] = []
     for number, text in lines:
         try:
             row = decoder.decode(text)
         except msgspec.MsgspecError as error:
-            raise ConfigError(f"{path}:{number}: not a row of a Mooncake trace: {error}") from error
+            raise ConfigError(f"{path}:{number}: not a row of {what}: {error}") from error
         if read and row.timestamp < read[-1].timestamp:
             raise ConfigError(f"{path}:{number}: timestamp goes back from {read[-1].timestamp:g} to {row.timestamp:g}")
-        most = -(-row.input_length // BLOCK_TOKENS)
-        if len(row.hash_ids) > most:
-            raise ConfigError(
-                f"{path}:{number}: {len(row.hash_ids)} hash_ids for input_length {row.input_length},"
-                f" expected at most {most} (one per {BLOCK_TOKENS} tokens)"
-            )
+        _check_blocks(path, number, len(row.hash_ids), row.input_length, row.block_tokens)
         read.append(row)
-    offsets_ms = _spread([row.timestamp for row in read])
+    offsets_ms = _spread([row.offset_ms() for row in read])
     numbers: dict[int, int] = {}
     return [
         TraceRow(
@@ -114,6 +161,42 @@ def _mooncake(path: Path, lines: list[tuple[int, str]]) -> list[TraceRow]:
         )
         for row, offset_ms in zip(read, offsets_ms, strict=True)
     ]
+
+
+def _check_blocks(path: Path, number: int, blocks: int, prompt_tokens: int, block_tokens: int) -> None:
+    most = -(-prompt_tokens // block_tokens)
+    if blocks > most:
+        raise ConfigError(
+            f"{path}:{number}: {blocks} hash_ids for input_length {prompt_tokens},"
+            f" expected at most {most} (one per {block_tokens} tokens)"
+        )
+
+
+def _own(path: Path, lines: list[tuple[int, str]]) -> list[TraceRow]:
+    decoder = msgspec.json.Decoder(_OwnRow)
+    rows: list[TraceRow] = []
+    numbers: dict[int, int] = {}
+    first_s = 0.0
+    for number, text in lines:
+        try:
+            row = decoder.decode(text)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{path}:{number}: not a row of a tokswarm trace: {error}") from error
+        if not rows:
+            first_s = row.at_s
+        offset_ns = round((row.at_s - first_s) * 1e9)
+        if rows and offset_ns < rows[-1].offset_ns:
+            raise ConfigError(f"{path}:{number}: at_s is before the row above")
+        _check_blocks(path, number, len(row.blocks), row.prompt_tokens, BLOCK_TOKENS)
+        rows.append(
+            TraceRow(
+                offset_ns=offset_ns,
+                prompt_tokens=row.prompt_tokens,
+                output_tokens=row.output_tokens,
+                blocks=tuple(numbers.setdefault(block, len(numbers)) for block in row.blocks),
+            )
+        )
+    return rows
 
 
 def _spread(stamps_ms: list[float]) -> list[float]:
@@ -140,7 +223,45 @@ def _spread(stamps_ms: list[float]) -> list[float]:
     return spread
 
 
-# --- Azure --------------------------------------------------------------------------------------
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def _burstgpt(path: Path, lines: list[tuple[int, str]]) -> list[TraceRow]:
+    """Seconds, and two of the token columns. A failed request has no response tokens and is no row to replay."""
+    number, header = lines[0]
+    names = header.split(",")
+    missing = [name for name in _BURSTGPT_COLUMNS if name not in names]
+    if missing:
+        raise ConfigError(f"{path}:{number}: not the header of a BurstGPT trace, it lacks {', '.join(missing)}")
+    time_at, prompt_at, output_at = (names.index(name) for name in _BURSTGPT_COLUMNS)
+    stamps_ms: list[float] = []
+    lengths: list[tuple[int, int]] = []
+    for number, text in lines[1:]:
+        cells = text.split(",")
+        if len(cells) != len(names):
+            raise ConfigError(f"{path}:{number}: not a row of a BurstGPT trace, expected {len(names)} cells")
+        if cells[output_at] in {"0", "0.0"}:
+            raise ConfigError(
+                f"{path}:{number}: a failed request, without response tokens",
+                hint="use the file without failures (BurstGPT_without_fails_…)",
+            )
+        try:
+            stamp_ms = msgspec.convert(cells[time_at], Seconds, strict=False) * 1e3
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{path}:{number}: Timestamp is no number of seconds ≥ 0") from error
+        if stamps_ms and stamp_ms < stamps_ms[-1]:
+            raise ConfigError(f"{path}:{number}: Timestamp is before the row above")
+        stamps_ms.append(stamp_ms)
+        lengths.append(
+            (
+                _count(path, number, _BURSTGPT_COLUMNS[1], cells[prompt_at]),
+                _count(path, number, _BURSTGPT_COLUMNS[2], cells[output_at]),
+            )
+        )
+    return [
+        TraceRow(offset_ns=round((stamp_ms - stamps_ms[0]) * 1e6), prompt_tokens=prompt, output_tokens=output)
+        for stamp_ms, (prompt, output) in zip(_spread(stamps_ms), lengths, strict=True)
+    ]
 
 
 def _azure(path: Path, lines: list[tuple[int, str]]) -> list[TraceRow]:

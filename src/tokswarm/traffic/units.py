@@ -1,7 +1,7 @@
 """Durations and rates as people write them (`800ms`, `12/s`): values with a canonical text.
 
-A bare number is refused: nobody should have to guess its unit. The hooks let msgspec carry both
-types in any encoding as their text, for which they must not be dataclasses: those it encodes itself.
+A bare number is refused: nobody should have to guess its unit. The hooks let msgspec carry such
+types in any encoding as they are written, for which they must not be dataclasses: those it encodes itself.
 """
 
 import math
@@ -18,8 +18,43 @@ _BARE_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _LONGEST_NS = 366 * 24 * _NS_PER["h"]
 
 
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])")
+_TIMES = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+def parse_count(text: str) -> int | None:
+    """Read `5k`, `1.5M`, `2G` as a whole number; None when the text is nothing of the kind."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    value = Decimal(match[1]) * _TIMES[match[2]]
+    return int(value) if value == value.to_integral_value() else None
+
+
+def parse_percent(text: str) -> float | None:
+    """Read `20%` as 0.2; None when the text is nothing of the kind."""
+    match = _PERCENT.fullmatch(text.strip())
+    return None if match is None else float(Decimal(match[1]) / 100)
+
+
+class Written:
+    """A value that people write as text, or as a list or mapping of such texts."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, written: object) -> Self:
+        """Read what was written. ValueError says what is wrong with it."""
+        raise NotImplementedError
+
+    def plain(self) -> Any:
+        """As it is written."""
+        return str(self)
+
+
 @total_ordering
-class Duration:
+class Duration(Written):
     """A length of time ≥ 0, kept in whole nanoseconds."""
 
     __slots__ = ("_nanoseconds",)
@@ -28,17 +63,17 @@ class Duration:
         self._nanoseconds = nanoseconds
 
     @classmethod
-    def parse(cls, text: object) -> Self:
+    def parse(cls, written: object) -> Self:
         """Read `800ms`, `5s`, `1.5m`, `1h30m`. ValueError says what is wrong with anything else."""
-        if isinstance(text, int | float) or (isinstance(text, str) and _BARE_NUMBER.fullmatch(text.strip())):
-            raise ValueError(f"{text!r} has no unit; write a duration as {text}s or {text}ms")
-        compact = text.strip() if isinstance(text, str) else ""
+        if isinstance(written, int | float) or (isinstance(written, str) and _BARE_NUMBER.fullmatch(written.strip())):
+            raise ValueError(f"{written!r} has no unit; write a duration as {written}s or {written}ms")
+        compact = written.strip() if isinstance(written, str) else ""
         parts = _DURATION_PART.findall(compact)
         if not parts or "".join(number + unit for number, unit in parts) != compact:
-            raise ValueError(f"{text!r} is no duration; write it as 800ms, 5s, 2m, 1h or 1h30m")
+            raise ValueError(f"{written!r} is no duration; write it as 800ms, 5s, 2m, 1h or 1h30m")
         nanoseconds = sum(round(Decimal(number) * _NS_PER[unit]) for number, unit in parts)
         if nanoseconds > _LONGEST_NS:
-            raise ValueError(f"{text!r} is longer than a year")
+            raise ValueError(f"{written!r} is longer than a year")
         return cls(nanoseconds)
 
     @property
@@ -74,7 +109,7 @@ class Duration:
 
 
 @total_ordering
-class Rate:
+class Rate(Written):
     """Arrivals per second, > 0."""
 
     __slots__ = ("_per_s",)
@@ -83,16 +118,16 @@ class Rate:
         self._per_s = per_s
 
     @classmethod
-    def parse(cls, text: object) -> Self:
+    def parse(cls, written: object) -> Self:
         """Read `12/s`, `600/m`, `30/h`. ValueError says what is wrong with anything else."""
-        if isinstance(text, int | float) or (isinstance(text, str) and _BARE_NUMBER.fullmatch(text.strip())):
-            raise ValueError(f"{text!r} has no unit; write a rate as {text}/s or {text}/m")
-        match = _RATE.fullmatch(text.strip() if isinstance(text, str) else "")
+        if isinstance(written, int | float) or (isinstance(written, str) and _BARE_NUMBER.fullmatch(written.strip())):
+            raise ValueError(f"{written!r} has no unit; write a rate as {written}/s or {written}/m")
+        match = _RATE.fullmatch(written.strip() if isinstance(written, str) else "")
         if match is None:
-            raise ValueError(f"{text!r} is no rate; write it as 12/s, 600/m or 30/h")
+            raise ValueError(f"{written!r} is no rate; write it as 12/s, 600/m or 30/h")
         per_s = float(match[1]) / _S_PER[match[2]]
         if not 0 < per_s < math.inf:
-            raise ValueError(f"{text!r} is no rate; it must be above 0")
+            raise ValueError(f"{written!r} is no rate; it must be above 0")
         return cls(per_s)
 
     @property
@@ -121,59 +156,15 @@ class Rate:
         return f"Rate.parse({str(self)!r})"
 
 
-class Rates:
-    """What stands at a stage's `rate`: one rate, or a list of them (even of one) for a sweep."""
-
-    __slots__ = ("_is_sweep", "_values")
-
-    def __init__(self, values: tuple[Rate, ...], *, is_sweep: bool) -> None:
-        self._values = values
-        self._is_sweep = is_sweep
-
-    @classmethod
-    def parse(cls, written: object) -> Self:
-        """Read `12/s` or `[5/s, 10/s]`. ValueError as for a Rate."""
-        if isinstance(written, list):
-            if not written:
-                raise ValueError("expected at least one rate, came an empty list")
-            return cls(tuple(Rate.parse(item) for item in written), is_sweep=True)
-        return cls((Rate.parse(written),), is_sweep=False)
-
-    @property
-    def values(self) -> tuple[Rate, ...]:
-        """In the order written."""
-        return self._values
-
-    @property
-    def is_sweep(self) -> bool:
-        """Whether it was written as a list."""
-        return self._is_sweep
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rates):
-            return NotImplemented
-        return (self._values, self._is_sweep) == (other._values, other._is_sweep)
-
-    def __hash__(self) -> int:
-        return hash((Rates, self._values, self._is_sweep))
-
-    def __repr__(self) -> str:
-        written = [str(rate) for rate in self._values]
-        return f"Rates.parse({written if self._is_sweep else written[0]!r})"
-
-
 def enc_hook(value: Any) -> Any:
     """Turn our types into what msgspec can encode; TypeError for any other type."""
-    if isinstance(value, Duration | Rate):
-        return str(value)
-    if isinstance(value, Rates):
-        texts = [str(rate) for rate in value.values]
-        return texts if value.is_sweep else texts[0]
+    if isinstance(value, Written):
+        return value.plain()
     raise TypeError(f"{type(value).__name__} cannot be encoded")
 
 
 def dec_hook(type_: type, value: Any) -> Any:
     """Turn decoded text back into our types; ValueError for a wrong text, TypeError for any other type."""
-    if issubclass(type_, Duration | Rate | Rates):
+    if issubclass(type_, Written):
         return type_.parse(value)
     raise TypeError(f"{type_.__name__} cannot be decoded")

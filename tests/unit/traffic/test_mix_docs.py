@@ -11,11 +11,13 @@ from msgspec import inspect
 from tokswarm.traffic import mix as mix_module
 from tokswarm.traffic.mix import Mix, Spec
 from tokswarm.traffic.mixfile import parse_mix
+from tokswarm.traffic.rates import Diurnal, RateCourse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "mix.md").read_text(encoding="utf-8")
 
 
 def specs() -> Iterator[type[msgspec.Struct]]:
+    yield from (RateCourse, Diurnal)
     for one in vars(mix_module).values():
         if isinstance(one, type) and issubclass(one, Spec) and one is not Spec:
             yield one

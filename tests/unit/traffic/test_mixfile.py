@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tokswarm.errors import ConfigError
 from tokswarm.resources import resource_dir
-from tokswarm.traffic.mix import Arrivals, Distribution, Mix, Poisson, Stage, TraceSource
+from tokswarm.traffic.mix import Arrivals, Distribution, Empirical, Mix, Normal, Poisson, Stage, TraceSource
 from tokswarm.traffic.mixfile import check_mix, load_mix, mix_to_yaml, parse_mix
-from tokswarm.traffic.units import Duration, Rates
+from tokswarm.traffic.rates import Rates
+from tokswarm.traffic.units import Duration
 
 BAD_MIXES = Path(__file__).parent / "bad_mixes"
 MIX_YAML = """\
@@ -53,18 +54,29 @@ classes:
     prompt: {tokens: {uniform: {low: 5, high: 9}}}
     output: {max_tokens: {choice: {1024: 9, 4096: 1}}}
   - name: third
-    prompt: {tokens: {normal: {mean: 5, sd: 9}}}
+    prompt: {tokens: {normal: {mean: 5k, sd: 9}}}
     output: {max_tokens: {exponential: {mean: 50}}}
+  - name: fourth
+    weight: 20%
+    prompt: {tokens: {empirical: {edges: [1, 50, 2k], weights: [1, 0.5]}}}
+    output: {max_tokens: {geometric: {mean: 50}}}
 load:
   - {name: warm-up, concurrency: 4, for: 20s, warmup: true}
   - {name: sweep, concurrency: [1, 2, 4], for: 60s, drain: 5s}
   - {name: open, rate: 12/s, arrivals: {poisson: {}}, for: 2m}
   - {name: storm, rate: 12/s, classes: {chat: 9, report: 1}, for: 2m}
   - {rate: [1/s, 90/m], arrivals: {constant: {}}, for: 2m}
+  - {rate: {from: 2/s, to: 40/s}, arrivals: {gamma: {cv: 4}}, for: 2m}
+  - {rate: {steps: [2/s, 1/s]}, arrivals: {weibull: {cv: 0.5}}, bursts: {on: 1s, off: 3s, factor: 2}, for: 2m}
+  - {rate: {diurnal: {levels: [1, 50%], peak: 4/s, period: 20s}}, for: 2m}
   - name: replay
     trace:
       file: azure_code.csv
       format: azure
+      from: 1s
+      until: 1h
+      keep: 50%
+      max_gap: 10s
       speed: 2
       rows: 10
       max_prompt_tokens: 100
@@ -92,14 +104,26 @@ def test_every_key_is_read() -> None:
     assert mix.target.headers == {"x-region": "eu-1", "authorization-extra": "env:EXTRA"}
     assert mix.target.timeout == Duration.parse("4m")
     assert mix.classes[1].output.max_tokens == Distribution(choice={1024: 9.0, 4096: 1.0})
+    assert mix.classes[2].prompt.tokens == Distribution(normal=Normal(mean=5000.0, sd=9.0))
+    assert mix.classes[3].weight == 0.2
+    assert mix.classes[3].prompt.tokens == Distribution(empirical=Empirical(edges=[1, 50, 2000], weights=[1.0, 0.5]))
     assert mix.load[2] == Stage(
         name="open",
         rate=Rates.parse("12/s"),
         arrivals=Arrivals(poisson=Poisson()),
         for_=Duration.parse("2m"),
     )
-    assert mix.load[5].trace == TraceSource(
-        file="azure_code.csv", format="azure", speed=2.0, rows=10, max_prompt_tokens=100, max_output_tokens=10
+    assert mix.load[8].trace == TraceSource(
+        file="azure_code.csv",
+        format="azure",
+        from_=Duration.parse("1s"),
+        until=Duration.parse("1h"),
+        keep=0.5,
+        max_gap=Duration.parse("10s"),
+        speed=2.0,
+        rows=10,
+        max_prompt_tokens=100,
+        max_output_tokens=10,
     )
 
 

@@ -7,11 +7,12 @@ import pytest
 
 from tokswarm.errors import ConfigError
 from tokswarm.resources import resource_dir
-from tokswarm.traffic.mix import Arrivals, Constant, Mix, Stage, TraceSource
+from tokswarm.traffic.mix import Arrivals, Bursts, Constant, Mix, Stage, TraceSource, Varied
 from tokswarm.traffic.mixfile import load_mix
-from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Replay
+from tokswarm.traffic.plan import BurstCycle, ClosedLoop, OpenLoop, PlannedStage, RateSegment, Replay
 from tokswarm.traffic.planning import plan_stages
-from tokswarm.traffic.units import Duration, Rates
+from tokswarm.traffic.rates import Rates
+from tokswarm.traffic.units import Duration
 
 FIVE_S = Duration.parse("5s")
 MIXES = resource_dir("locustfiles") / "mixes"
@@ -45,6 +46,40 @@ def test_sweeps_are_spread_out_and_named_by_value(planned: Callable[..., list[Pl
         ("rate-4", OpenLoop(rate_per_s=4, arrivals="constant")),
     ]
     assert [(stage.duration_s, stage.drain_s, stage.warmup) for stage in stages[:2]] == [(5, 1, True), (5, 30, False)]
+
+
+def test_rates_that_change_become_courses_of_their_mean(planned: Callable[..., list[PlannedStage]]) -> None:
+    stages = planned(
+        Stage(rate=Rates.parse({"from": "2/s", "to": "40/s"}), for_=FIVE_S),
+        Stage(rate=Rates.parse({"steps": ["60/m", "4/s"]}), arrivals=Arrivals(gamma=Varied(cv=2)), for_=FIVE_S),
+        Stage(rate=Rates.parse({"diurnal": {"levels": [1, 3, 2], "peak": "6/s"}}), for_=FIVE_S),
+        Stage(
+            name="two-days",
+            rate=Rates.parse({"diurnal": {"levels": [1, 3], "mean": "6/s", "period": "2.5s"}}),
+            for_=FIVE_S,
+        ),
+    )
+    assert [(stage.name, stage.load) for stage in stages] == [
+        ("rate-2-to-40", OpenLoop(21, "poisson", course=[RateSegment(5, 2, 40)])),
+        ("rate-steps", OpenLoop(2.5, "gamma", cv=2, course=[RateSegment(2.5, 1, 1), RateSegment(2.5, 4, 4)])),
+        (
+            "rate-diurnal",
+            OpenLoop(
+                4, "poisson", course=[RateSegment(5 / 3, 2, 6), RateSegment(5 / 3, 6, 4), RateSegment(5 / 3, 4, 2)]
+            ),
+        ),
+        ("two-days", OpenLoop(6, "poisson", course=[RateSegment(1.25, 3, 9), RateSegment(1.25, 9, 3)])),
+    ]
+
+
+def test_bursts_keep_the_mean_of_the_rate(planned: Callable[..., list[PlannedStage]]) -> None:
+    on, off = Duration.parse("5s"), Duration.parse("20s")
+    stages = planned(
+        Stage(name="all", rate=Rates.parse("4/s"), bursts=Bursts(on=on, off=off), for_=FIVE_S),
+        Stage(name="some", rate=Rates.parse("4/s"), bursts=Bursts(on=on, off=off, factor=3), for_=FIVE_S),
+    )
+    cycles = [stage.load.bursts for stage in stages if isinstance(stage.load, OpenLoop)]
+    assert cycles == [BurstCycle(5, 20, 5, 0), BurstCycle(5, 20, 3, 0.5)]
 
 
 def test_the_weights_of_a_stage_go_by_the_order_of_the_classes(planned: Callable[..., list[PlannedStage]]) -> None:

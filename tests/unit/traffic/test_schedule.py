@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokswarm.traffic.mix import TraceSource
-from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, Plan
+from tokswarm.traffic.plan import BurstCycle, ClosedLoop, Load, OpenLoop, Plan, RateSegment
 from tokswarm.traffic.replay import cut_replay
 from tokswarm.traffic.schedule import TicketSource, concurrency_share
 from tokswarm.traffic.ticket import Ticket
@@ -44,6 +44,14 @@ def without_cache(tickets: Iterator[Ticket] | Sequence[Ticket]) -> list[Ticket]:
     [
         pytest.param(OpenLoop(rate_per_s=40, arrivals="poisson"), id="poisson"),
         pytest.param(OpenLoop(rate_per_s=40, arrivals="constant"), id="constant"),
+        pytest.param(OpenLoop(rate_per_s=40, arrivals="gamma", cv=4.0), id="gamma"),
+        pytest.param(OpenLoop(rate_per_s=40, arrivals="weibull", cv=2.0), id="weibull"),
+        pytest.param(OpenLoop(rate_per_s=40, arrivals="gamma", cv=0.5, bursts=BurstCycle(1, 1, 1.5, 0.5)), id="bursts"),
+        pytest.param(OpenLoop(rate_per_s=40, arrivals="poisson", course=[RateSegment(5, 10, 70)]), id="ramp"),
+        pytest.param(
+            OpenLoop(rate_per_s=40, arrivals="constant", course=[RateSegment(1, 20, 20), RateSegment(1, 60, 60)]),
+            id="steps",
+        ),
         pytest.param(REPLAY, id="replay"),
     ],
 )

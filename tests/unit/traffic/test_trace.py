@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from tokswarm.errors import ConfigError
 from tokswarm.traffic.mix import TraceSource
-from tokswarm.traffic.replay import cut_replay, replay_rows
-from tokswarm.traffic.trace import TraceRow, read_trace
+from tokswarm.traffic.replay import cut_replay, part_of_trace, replay_rows
+from tokswarm.traffic.trace import TraceRow, read_trace, read_whole_trace
+from tokswarm.traffic.units import Duration
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+OWN = '{"at_s": 1.5, "prompt_tokens": 600, "output_tokens": 20, "blocks": [7, 9]}\n'
 
 
 def mooncake(*rows: tuple[float, int, int, list[int]]) -> str:
@@ -44,6 +49,51 @@ def test_an_azure_trace_is_recognised_and_read_to_the_last_digit(tmp_path: Path)
     ]
 
 
+def test_a_burstgpt_trace_is_recognised_and_its_seconds_are_spread(tmp_path: Path) -> None:
+    rows = ("5,ChatGPT,472,18,490,Conversation log", *["45,GPT-4,1087,230,1317,API log"] * 4)
+    trace = read_trace(written(tmp_path, BURSTGPT + "\n".join(rows)), "auto")
+    assert [(row.prompt_tokens, row.output_tokens) for row in trace] == [(472, 18), *[(1087, 230)] * 4]
+    assert [row.offset_ns / 1e9 for row in trace] == [0, 40, 50, 60, 70]
+
+
+def test_a_bailian_trace_is_recognised_with_its_seconds_and_short_blocks(tmp_path: Path) -> None:
+    row = '{"chat_id": %d, "parent_chat_id": -1, "timestamp": %s, "input_length": 33, "output_length": 2, '
+    row += '"type": "text", "turn": 1, "hash_ids": [%s]}\n'
+    path = written(tmp_path, row % (1, "61.114", "1089, 5, 6") + row % (2, "61.2", "1089, 5, 8"))
+    trace = read_whole_trace(path, "auto")
+    assert trace.block_tokens == 16
+    assert [(row.offset_ns, row.blocks) for row in trace.rows] == [(0, (0, 1, 2)), (86_000_000, (0, 1, 3))]
+    replay = cut_replay(trace.rows, TraceSource(file="x", max_prompt_tokens=17), duration_ns=None, block_tokens=16)
+    assert replay.block_tokens == 16
+    assert list(replay_rows(replay).blocks_of(1)) == [0, 1]
+
+
+def test_a_trace_of_our_own_is_recognised(tmp_path: Path) -> None:
+    path = written(tmp_path, OWN + '{"at_s": 2, "prompt_tokens": 5, "output_tokens": 1}')
+    assert read_trace(path, "auto") == [
+        TraceRow(offset_ns=0, prompt_tokens=600, output_tokens=20, blocks=(0, 1)),
+        TraceRow(offset_ns=500_000_000, prompt_tokens=5, output_tokens=1),
+    ]
+
+
+def test_a_part_of_a_trace_begins_with_its_first_request() -> None:
+    rows = [TraceRow(offset_ns=k * 10**9, prompt_tokens=k + 1, output_tokens=1) for k in (0, 3, 5, 50, 52, 90)]
+    source = TraceSource(
+        file="x", from_=Duration.parse("3s"), until=Duration.parse("90s"), max_gap=Duration.parse("4s")
+    )
+    part = part_of_trace(rows, source, seed=1)
+    assert [(row.offset_ns // 10**9, row.prompt_tokens) for row in part] == [(0, 4), (2, 6), (6, 51), (8, 53)]
+
+
+def test_the_requests_that_are_kept_do_not_depend_on_the_window() -> None:
+    rows = [TraceRow(offset_ns=k * 10**9, prompt_tokens=k + 1, output_tokens=1) for k in range(4000)]
+    fifth = [row.prompt_tokens for row in part_of_trace(rows, TraceSource(file="x", keep=0.2), seed=1)]
+    later = TraceSource(file="x", keep=0.2, from_=Duration.parse("1000s"))
+    assert len(fifth) == pytest.approx(800, abs=100)
+    assert [row.prompt_tokens for row in part_of_trace(rows, later, seed=1)] == [k for k in fifth if k > 1000]
+    assert [row.prompt_tokens for row in part_of_trace(rows, TraceSource(file="x", keep=0.2), seed=2)] != fifth
+
+
 def test_requests_stamped_in_coarse_steps_are_spread_over_their_step(tmp_path: Path) -> None:
     stamps = [0, 0, 0, 0, 3000, 3000, 3000, 6000, 6000, 30_000, 30_000, 30_000, 30_000]
     path = written(tmp_path, mooncake(*((stamp, 10, 1, []) for stamp in stamps)))
@@ -62,7 +112,18 @@ def test_a_trace_with_its_own_stamps_is_not_spread(tmp_path: Path) -> None:
     ("form", "text", "words"),
     [
         pytest.param("auto", "", "the trace is empty", id="empty"),
-        pytest.param("auto", "root:x:0:0", r":1: neither a Mooncake trace .* nor an Azure trace", id="neither"),
+        pytest.param("auto", "root:x:0:0", r":1: neither a Mooncake trace .* nor an Azure .* nor a BurstGPT", id="neither"),
+        pytest.param("burstgpt", "Timestamp,Model\n5,x", ":1: .* lacks Request tokens, Response tokens", id="burst-header"),
+        pytest.param("auto", BURSTGPT + "5,x,1,1,2", ":2: .*expected 6 cells", id="burst-cells"),
+        pytest.param("auto", BURSTGPT + "5,x,9,0,9,Conversation log", ":2: a failed request", id="burst-failed"),
+        pytest.param("auto", BURSTGPT + "x,x,9,1,9,API log", ":2: Timestamp is no number", id="burst-time"),
+        pytest.param("auto", BURSTGPT + "5,x,9,1,9,a\n4,x,9,1,9,a", ":3: Timestamp is before", id="burst-backwards"),
+        pytest.param("auto", BURSTGPT + "5,x,0,1,9,a", ":2: Request tokens is not a whole number", id="burst-empty"),
+        pytest.param("auto", '{"at_s": 0, "prompt_tokens": 5}', ":1: not a row of a tokswarm trace", id="own-missing"),
+        pytest.param("auto", OWN + OWN.replace("1.5", "1.4"), ":2: at_s is before the row above", id="own-backwards"),
+        pytest.param("auto", OWN.replace("600", "5"), ":1: 2 hash_ids for input_length 5", id="own-blocks"),
+        pytest.param("auto", OWN.replace("600", "0"), ":1: not a row of a tokswarm trace", id="own-no-prompt"),
+        pytest.param("bailian", '{"timestamp": -1}', ":1: not a row of a Qwen-Bailian trace", id="bailian"),
         pytest.param("azure", AZURE, "the trace has no rows", id="header-only"),
         pytest.param("azure", "a,b\n1,2", ":1: not the header of an Azure trace", id="wrong-header"),
         pytest.param("auto", AZURE + "2023-11-16 18:17:03,1", ":2: not a row of an Azure trace", id="two-columns"),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokswarm.traffic.units import Duration, Rate, Rates, dec_hook, enc_hook
+from tokswarm.traffic.rates import Rates
+from tokswarm.traffic.units import Duration, Rate, dec_hook, enc_hook
 
 
 @pytest.mark.parametrize(

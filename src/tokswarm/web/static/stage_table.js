@@ -54,7 +54,8 @@ function row(stage, figures) {
 function load(stage) {
   if (stage.concurrency !== null) return `${count(stage.concurrency)} in flight`;
   if (stage.rate_per_s) return `${number(stage.rate_per_s)} req/s`;
-  return stage.offered_per_s === null ? ABSENT : `trace, ${number(stage.offered_per_s)} req/s`;
+  if (stage.offered_per_s === null) return ABSENT;
+  return `${stage.load === "replay" ? "trace" : "changing rate"}, ${number(stage.offered_per_s)} req/s`;
 }
 
 function source(name) {
