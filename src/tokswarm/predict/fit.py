@@ -198,7 +198,7 @@ def _least_squares(
 
     `least` is the smallest change of each value that is tried to see what it does.
     """
-    values = [max(value, by) for value, by in zip(start, least, strict=True)]
+    values = list(start)
     now = errors(values)
     for _ in range(_ROUNDS_MAX):
         moves = [max(value * _TRIAL_RATIO, by) for value, by in zip(values, least, strict=True)]
