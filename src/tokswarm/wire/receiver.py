@@ -24,7 +24,7 @@ READ_BYTES = 64 * 1024
 EVENTS_PER_PASS = 4096
 SLICE_NS = 1_000_000
 """How long finished requests may be worked on before sockets get their turn."""
-FEW_READS = 8
+FEW_READS = 32
 BUSY_GAP_NS = 300_000
 REST_S = 0.0002
 """A pass of few reads that follows the one before within BUSY_GAP_NS is itself followed by a rest: what
