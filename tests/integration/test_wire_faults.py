@@ -1,6 +1,7 @@
 """Every kind of wire fault, as the product's own client sees it: the outcomes the table of faults promises."""
 
 import contextlib
+import itertools
 import json
 import urllib.error
 import urllib.request
@@ -83,7 +84,8 @@ def test_each_fault_is_reported_as_the_table_says(base_url: str, fault: str, out
             (name, "ok")
             for name in ("crlf", "cr", "no_space", "lines", "comments", "bom", "unicode", "gzip", "coalesce")
         ),
-        *((name, "ok") for name in ("split=3", "huge_event", "no_usage", "stall=0.1:2", "until_close", "length=-7")),
+        *((name, "ok") for name in ("split=3", "huge_event", "no_usage", "stall=0.1:2", "until_close")),
+        ("length=-7", "truncated"),
         ("empty", "empty"),
         ("reset=3", "reset"),
         ("tear=3", "truncated"),
@@ -144,7 +146,7 @@ def test_a_connection_closed_behind_the_clients_back_costs_no_request(base_url: 
 
 def test_a_stall_shows_where_it_was(base_url: str) -> None:
     stamps_ns = ask(base_url, "stall=0.3:2").answer.stamps_ns
-    gaps_ms = [(after - before) / 1e6 for before, after in zip(stamps_ns, stamps_ns[1:], strict=False)]
+    gaps_ms = [(after - before) / 1e6 for before, after in itertools.pairwise(stamps_ns)]
     assert gaps_ms[1] == pytest.approx(300, abs=60)
     assert max(gaps_ms[:1] + gaps_ms[2:]) < 100
 

@@ -1,8 +1,8 @@
 """Answers on their way out: one token after the other as a stream, or all at once as a body."""
 
-import time
 from array import array
 from enum import StrEnum
+from time import monotonic_ns
 
 import msgspec
 
@@ -98,7 +98,7 @@ class OpenAnswer:
         self._stamp(due_ns, tokens)
 
     def _stamp(self, due_ns: int, tokens: int) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = monotonic_ns()
         for _ in range(tokens):
             self.due_ns.append(due_ns)
             self.stamps_ns.append(now_ns)
@@ -159,14 +159,16 @@ class StreamedAnswer(OpenAnswer):
                 f'","logprobs":null,"finish_reason":"{accepted.finish_reason}","stop_reason":null,'
                 f'"prompt_token_ids":null,"token_ids":null}}]'
             ).encode()
-        self._words = iter(accepted.answer.words)
-        self._last = len(accepted.answer.words) - 1
+        self._words = accepted.answer.words
+        self._last = len(self._words) - 1
+        self._plain_end = 0 if accepted.continuous_usage else self._last
+        """Tokens before this place, but for the first, are events that differ in their word only."""
         # The commonest events, ready but for their word, by its length.
         self._framed: dict[int, tuple[bytes, bytes]] = {length: self._split_frame(length) for length in WORD_LENGTHS}
 
     def _split_frame(self, length: int) -> tuple[bytes, bytes]:
-        mark = b"\x00" * (1 + length)  # a blank and the word
-        before, after = self._frame(self._before + mark + self._after).split(mark)
+        mark = b"\x00" * length
+        before, after = self._frame(self._before + b" " + mark + self._after).split(mark)
         return before, after
 
     def open(self) -> None:
@@ -176,21 +178,19 @@ class StreamedAnswer(OpenAnswer):
     def emit(self, due_ns: int, tokens: int) -> None:
         """Send the next tokens in one event, as vLLM sends those of one step."""
         # hot: one join, one stamp, one system call (figures in docs/simulator.md#speed)
-        place = len(self.stamps_ns)
-        if tokens > 1:
-            text = b" ".join([WORDS[next(self._words)] for _ in range(tokens)])
-            data = self._edge(place, place + tokens - 1, text)
-            self._stamp(due_ns, tokens)
+        stamps_ns = self.stamps_ns
+        place = len(stamps_ns)
+        if tokens == 1 and 0 < place < self._plain_end:
+            word = WORDS[self._words[place]]
+            before, after = self._framed[len(word)]
+            data = b"".join((before, word, after))
+            self.due_ns.append(due_ns)
+            stamps_ns.append(monotonic_ns())
             self.exchange.write(data)
             return
-        word = WORDS[next(self._words)]
-        if 0 < place < self._last and not self.accepted.continuous_usage:
-            before, after = self._framed[len(word)]
-            data = b"".join((before, b" ", word, after))
-        else:
-            data = self._edge(place, place, word)
-        self.due_ns.append(due_ns)
-        self.stamps_ns.append(time.monotonic_ns())
+        end = place + tokens
+        data = self._edge(place, end - 1, b" ".join([WORDS[word] for word in self._words[place:end]]))
+        self._stamp(due_ns, tokens)
         self.exchange.write(data)
 
     def _edge(self, place: int, end_place: int, words: bytes) -> bytes:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tokswarm.errors import ConfigError
-from tokswarm.simulator.limits import Limits
 from tokswarm.simulator.faults import FaultShare
+from tokswarm.simulator.limits import Limits
 from tokswarm.simulator.profile import Profile, load_profile
 
 DEFAULT_MODEL = "tiny"
