@@ -11,7 +11,7 @@ from rich.text import Text
 from tokswarm.commands.results import find_run
 from tokswarm.commands.run import data_dir_option
 from tokswarm.errors import ConfigError
-from tokswarm.insight.figures import ABSENT, number
+from tokswarm.insight.figures import number
 from tokswarm.predict.fit import Compared, Fit, alternate, compare, fit_profile, predict
 from tokswarm.predict.measured import Figures, read_measured
 from tokswarm.simulator.profile import Profile, load_profile
@@ -66,6 +66,7 @@ def command(
         click.echo(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
         return 0
     console = Console()
+    console.width = max(console.width, WIDTH_MIN)
     console.print(_table(fit.loads, further))
     console.print(_verdict(fit))
     if save is None:
@@ -83,28 +84,27 @@ def _yaml(profile: Profile) -> str:
 
 HEADS = ("tok/s", "TTFT p50 ms", "ITL p50 ms", "queue wait mean ms")
 
+WIDTH_MIN = 112
+"""Columns of the table at its widest; narrower terminals wrap its lines rather than its words."""
+
 
 def _table(loads: list[Compared], further: list[tuple[int, Figures]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("load", justify="right")
-    table.add_column("")
+    table.add_column("load", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for head in HEADS:
-        table.add_column(f"{head}\nmeasured", justify="right")
-        table.add_column("\npredicted", justify="right")
-        table.add_column("\nerror", justify="right")
+        table.add_column(f"{head}\nmeasured → predicted", justify="right", no_wrap=True)
     for load in loads:
         table.add_row(load.load, "fitted" if load.fitted else "held out", *_cells(load))
     for concurrency, figures in further:
-        cells = (cell for value in figures.values for cell in (ABSENT, number(value), ABSENT))
-        table.add_row(str(concurrency), "predicted", *cells)
+        table.add_row(str(concurrency), "predicted", *(number(value) for value in figures.values))
     return table
 
 
 def _cells(load: Compared) -> list[str]:
     return [
-        cell
+        f"{number(was)} → {number(said)}" + ("" if error is None else f" {error:+5.0%}")
         for was, said, error in zip(load.measured.values, load.predicted.values, load.errors, strict=True)
-        for cell in (number(was), number(said), ABSENT if error is None else f"{error:+.0%}")
     ]
 
 
