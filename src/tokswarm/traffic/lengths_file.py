@@ -86,16 +86,24 @@ def _of_weights(weights: Mapping[int, float]) -> Distribution:
 
 
 def binned(weights: Mapping[int, float], most: int) -> Empirical:
-    """A histogram of at most about `most` bins: of about the same weight each, or of a single value that has more."""
+    """A histogram of about `most` bins: of about the same weight each, or of a single value that has more.
+
+    A gap after a bin that is wider than the bin is a bin of its own, without weight.
+    """
     each = sum(weights.values()) / most
     edges: list[int] = []
     sums: list[float] = []
+    last = 0
     for value in sorted(weights):
         if not sums or sums[-1] + weights[value] > each:
+            if sums and value - last - 1 > last + 1 - edges[-1]:
+                edges.append(last + 1)
+                sums.append(0.0)
             edges.append(value)
             sums.append(0.0)
         sums[-1] += weights[value]
-    return Empirical(edges=[*edges, max(weights) + 1], weights=sums)
+        last = value
+    return Empirical(edges=[*edges, last + 1], weights=sums)
 
 
 # --- cells ----------------------------------------------------------------------------------------

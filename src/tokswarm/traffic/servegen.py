@@ -75,7 +75,7 @@ def read_servegen(path: Path, *, from_ns: int, until_ns: int | None, seed: int) 
 def _client(file: Path, from_ns: int, until_ns: int | None, seed: int) -> Iterator[TraceRow]:
     windows = list(_windows(file))
     dataset = file.with_name(file.name.removesuffix(TRACE_SUFFIX) + DATASET_SUFFIX)
-    starts, lengths = _dataset(dataset)
+    lengths = _Dataset(dataset)
     client_seed = mixed_seed(seed, crc32(file.name.encode()))
     for index, window in enumerate(windows):
         start_ns = round(window.start_s * _S_NS)
@@ -83,7 +83,7 @@ def _client(file: Path, from_ns: int, until_ns: int | None, seed: int) -> Iterat
         if window.rate_per_s == 0 or end_ns <= from_ns or (until_ns is not None and start_ns >= until_ns):
             continue
         rng = random.Random(mixed_seed(client_seed, index))  # noqa: S311 - reproducible
-        prompts, outputs = lengths[max(0, bisect(starts, window.start_s) - 1)]
+        prompts, outputs = lengths.at(window.start_s)
         cv = min(max(window.cv, SMALLEST_CV), LARGEST_CV)
         for offset_ns in offsets_ns(OpenLoop(rate_per_s=window.rate_per_s, arrivals=window.kind, cv=cv), rng):
             at_ns = start_ns + offset_ns
@@ -111,19 +111,32 @@ def _windows(file: Path) -> Iterator[_Window]:
         yield _Window(start_s, rate, cv, _KINDS.get(cells[3], ""))
 
 
-def _dataset(file: Path) -> tuple[list[float], list[tuple[_Lengths, _Lengths]]]:
-    try:
-        raw = msgspec.json.decode(_text(file), type=dict[str, dict[str, str]])
-        by_start = sorted((float(start), columns) for start, columns in raw.items())
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{file}: not the lengths of a ServeGen client") from error
-    if not by_start:
-        raise ConfigError(f"{file}: there are no lengths in it")
-    found = []
-    for start, columns in by_start:
-        prompts = columns.get("input_tokens", columns.get("text_tokens"))
-        found.append((_lengths(file, start, prompts), _lengths(file, start, columns.get("output_tokens"))))
-    return [start for start, _ in by_start], found
+class _Dataset:
+    """Lengths from each of some times on; read when they are needed: those of idle times hold nothing."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        try:
+            raw = msgspec.json.decode(_text(file), type=dict[str, dict[str, str]])
+            self._columns = sorted(((float(start), columns) for start, columns in raw.items()), key=lambda one: one[0])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ConfigError(f"{file}: not the lengths of a ServeGen client") from error
+        if not self._columns:
+            raise ConfigError(f"{file}: there are no lengths in it")
+        self._starts = [start for start, _ in self._columns]
+        self._read: dict[int, tuple[_Lengths, _Lengths]] = {}
+
+    def at(self, time_s: float) -> tuple[_Lengths, _Lengths]:
+        """Of prompts and of answers, at a time."""
+        place = max(0, bisect(self._starts, time_s) - 1)
+        if place not in self._read:
+            start, columns = self._columns[place]
+            prompts = columns.get("input_tokens", columns.get("text_tokens"))
+            self._read[place] = (
+                _lengths(self._file, start, prompts),
+                _lengths(self._file, start, columns.get("output_tokens")),
+            )
+        return self._read[place]
 
 
 def _lengths(file: Path, start: float, text: str | None) -> _Lengths:

@@ -122,9 +122,9 @@ def test_many_different_lengths_become_bins_close_to_them(tmp_path: Path) -> Non
         assert sum(one <= value for one in drawn) / 30_000 == pytest.approx(shares[value], abs=0.012)
 
 
-def test_a_value_heavier_than_a_bin_stands_alone() -> None:
+def test_a_value_heavier_than_a_bin_stands_alone_and_wide_gaps_stay_empty() -> None:
     histogram = binned({1: 1, 5: 50, 6: 1, 9: 1, 30: 1}, 10)
-    assert histogram == Empirical(edges=[1, 5, 6, 31], weights=[1, 50, 3])
+    assert histogram == Empirical(edges=[1, 2, 5, 6, 31], weights=[1, 0, 50, 3])
     sampler, rng = Sampler(Distribution(empirical=histogram)), random.Random(1)
     drawn = Counter(sampler.draw(rng) for _ in range(5400))
     assert drawn[5] == pytest.approx(5000, abs=120)

@@ -1,5 +1,6 @@
 """The clients of ServeGen are read and their requests drawn as their rates, variations and lengths say."""
 
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -41,7 +42,7 @@ def test_rate_variation_and_lengths_are_those_of_each_window(tmp_path: Path) -> 
     assert len(last) == pytest.approx(2400, abs=4 * 0.5 * 2400**0.5)
     assert rows[-1].offset_ns < 1800e9
     for part, cv in ((first, 2.0), (last, 0.5)):
-        gaps = [b.offset_ns - a.offset_ns for a, b in zip(part, part[1:], strict=False)]
+        gaps = [b.offset_ns - a.offset_ns for a, b in pairwise(part)]
         assert pstdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.1)
     assert sum(row.prompt_tokens == 20 for row in first) / len(first) == pytest.approx(0.75, abs=0.03)
     assert {(row.prompt_tokens, row.output_tokens) for row in last} == {(500, 1)}
@@ -53,6 +54,11 @@ def test_a_part_of_the_time_has_the_requests_of_the_whole(tmp_path: Path) -> Non
     part = drawn(path, 100, 200)
     assert [row.offset_ns + 100 * 10**9 for row in part] == [row.offset_ns for row in whole]
     assert drawn(path, 100, 200, seed=2) != part
+
+
+def test_the_lengths_of_times_without_requests_are_not_needed(tmp_path: Path) -> None:
+    dataset = DATASET.replace('"1000": {', '"600": {"input_tokens": "{}", "output_tokens": "{}"}, "1000": {')
+    assert drawn(client(tmp_path, dataset=dataset)) == drawn(client(tmp_path, dataset=DATASET))
 
 
 def test_a_folder_is_all_its_clients_each_as_it_would_be_alone(tmp_path: Path) -> None:
@@ -87,6 +93,9 @@ def test_a_mix_takes_a_part_of_it_and_some_of_the_requests(tmp_path: Path) -> No
         pytest.param("0,0,0,,0,0", DATASET, "no requests come in that time", id="idle"),
         pytest.param("0,1e6,1,Gamma,1,1", DATASET, "more than 1,000,000 requests", id="too-many"),
         pytest.param(TRACE, None, "-dataset.json: cannot read the trace", id="no-dataset"),
+        pytest.param(
+            TRACE, '{"0": {"input_tokens": "{1: 0.0}", "output_tokens": "{}"}}', "make no sense", id="idle-lengths"
+        ),
         pytest.param(TRACE, "[]", "-dataset.json: not the lengths of a ServeGen client", id="list"),
         pytest.param(TRACE, "{}", "-dataset.json: there are no lengths", id="none"),
         pytest.param(TRACE, '{"0": {"input_tokens": "{1: 1}"}}', "the lengths from 0 on cannot be read", id="column"),

@@ -112,8 +112,12 @@ def test_a_trace_with_its_own_stamps_is_not_spread(tmp_path: Path) -> None:
     ("form", "text", "words"),
     [
         pytest.param("auto", "", "the trace is empty", id="empty"),
-        pytest.param("auto", "root:x:0:0", r":1: neither a Mooncake trace .* nor an Azure .* nor a BurstGPT", id="neither"),
-        pytest.param("burstgpt", "Timestamp,Model\n5,x", ":1: .* lacks Request tokens, Response tokens", id="burst-header"),
+        pytest.param(
+            "auto", "root:x:0:0", r":1: neither a Mooncake trace .* nor an Azure .* nor a BurstGPT", id="neither"
+        ),
+        pytest.param(
+            "burstgpt", "Timestamp,Model\n5,x", ":1: .* lacks Request tokens, Response tokens", id="burst-header"
+        ),
         pytest.param("auto", BURSTGPT + "5,x,1,1,2", ":2: .*expected 6 cells", id="burst-cells"),
         pytest.param("auto", BURSTGPT + "5,x,9,0,9,Conversation log", ":2: a failed request", id="burst-failed"),
         pytest.param("auto", BURSTGPT + "x,x,9,1,9,API log", ":2: Timestamp is no number", id="burst-time"),
