@@ -97,6 +97,9 @@ class OpenAnswer:
         """Send the next tokens, those of one step, or keep them for the body."""
         self._stamp(due_ns, tokens)
 
+    def prepare(self) -> None:
+        """Do now what can be done for the next token before it is due."""
+
     def _stamp(self, due_ns: int, tokens: int) -> None:
         now_ns = monotonic_ns()
         for _ in range(tokens):
@@ -163,6 +166,8 @@ class StreamedAnswer(OpenAnswer):
         self._last = len(self._words) - 1
         self._plain_end = 0 if accepted.continuous_usage else self._last
         """Tokens before this place, but for the first, are events that differ in their word only."""
+        self._ready: bytes | None = None
+        """The next token's event, if it is one of those."""
         # The commonest events, ready but for their word, by its length.
         self._framed: dict[int, tuple[bytes, bytes]] = {length: self._split_frame(length) for length in WORD_LENGTHS}
 
@@ -177,21 +182,31 @@ class StreamedAnswer(OpenAnswer):
 
     def emit(self, due_ns: int, tokens: int) -> None:
         """Send the next tokens in one event, as vLLM sends those of one step."""
-        # hot: one join, one stamp, one system call (figures in docs/simulator.md#speed)
+        # hot: one stamp, one system call (figures in docs/simulator.md#speed)
         stamps_ns = self.stamps_ns
-        place = len(stamps_ns)
-        if tokens == 1 and 0 < place < self._plain_end:
-            word = WORDS[self._words[place]]
-            before, after = self._framed[len(word)]
-            data = b"".join((before, word, after))
-            self.due_ns.append(due_ns)
+        ready = self._ready
+        if tokens == 1 and ready is not None:
+            self._ready = None
             stamps_ns.append(monotonic_ns())
-            self.exchange.write(data)
+            self.exchange.write(ready)
+            self.due_ns.append(due_ns)
             return
+        place = len(stamps_ns)
         end = place + tokens
         data = self._edge(place, end - 1, b" ".join([WORDS[word] for word in self._words[place:end]]))
         self._stamp(due_ns, tokens)
         self.exchange.write(data)
+
+    def prepare(self) -> None:
+        """Frame the next token's event."""
+        # hot: one join
+        place = len(self.stamps_ns)
+        if 0 < place < self._plain_end:
+            word = WORDS[self._words[place]]
+            before, after = self._framed[len(word)]
+            self._ready = b"".join((before, word, after))
+        else:
+            self._ready = None
 
     def _edge(self, place: int, end_place: int, words: bytes) -> bytes:
         """The first and the last token, several tokens at a time, and every token when each carries usage."""
@@ -216,10 +231,10 @@ class StreamedAnswer(OpenAnswer):
 
     def finish(self, progress: Progress) -> None:
         """Send usage when it was asked for, the end mark, and the end of the body."""
+        data = b""
         if self.accepted.include_usage:
             usage = self.accepted.usage(len(self.stamps_ns), progress.cached_tokens)
             times = request_times(progress, self.stamps_ns)
             tail = msgspec.json.encode({"choices": [], "usage": usage, "metrics": times})
-            self.exchange.write(self._frame(self._shared + tail[1:] + b"\n\n"))
-        self.exchange.write(self._frame(b"data: [DONE]\n\n"))
-        self.exchange.close_stream()
+            data = self._frame(self._shared + tail[1:] + b"\n\n")
+        self.exchange.close_stream(data + self._frame(b"data: [DONE]\n\n"))

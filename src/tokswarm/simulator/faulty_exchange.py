@@ -122,9 +122,9 @@ class FaultyExchange(Exchange):
         for event in data.split(b"\n\n")[:-1]:
             self._act(self._through(event + b"\n\n", self._plan.transforms))
 
-    def close_stream(self) -> None:
-        """The answer is complete."""
-        self._stop_comments()
+    def close_stream(self, last: bytes = b"") -> None:
+        """The answer is complete, after these last events."""
+        self.write(last)
         self._act((*self._flushed(), End()))
 
     def cut(self) -> None:

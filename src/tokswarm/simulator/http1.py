@@ -54,7 +54,17 @@ ErrorBody = Callable[[int, str], bytes]
 class Exchange:
     """One request and the answer to it. Answers once: `send`, or `open_stream` … `close_stream`."""
 
-    __slots__ = ("_connection", "_descriptor", "_streaming", "chunked", "headers", "on_disconnect", "open", "request")
+    __slots__ = (
+        "_connection",
+        "_descriptor",
+        "_streaming",
+        "_transport",
+        "chunked",
+        "headers",
+        "on_disconnect",
+        "open",
+        "request",
+    )
 
     def __init__(self, connection: "Connection", request: HttpRequest) -> None:
         self.request = request
@@ -69,6 +79,7 @@ class Exchange:
         self._connection = connection
         self._streaming = False
         self._descriptor = connection.descriptor
+        self._transport = connection.transport
 
     @property
     def streaming(self) -> bool:
@@ -98,7 +109,7 @@ class Exchange:
     def write(self, data: bytes) -> None:
         """Send bytes that are framed already: one system call when the client keeps up."""
         # hot: once a token. Straight to the socket, so that a stamp taken just before is the time of the send.
-        transport = self._connection.transport
+        transport = self._transport
         if not self.open or transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size():
@@ -114,10 +125,12 @@ class Exchange:
         if sent < len(data):
             transport.write(data[sent:])
 
-    def close_stream(self) -> None:
-        """End the stream."""
+    def close_stream(self, last: bytes = b"") -> None:
+        """End the stream, after these last framed bytes."""
         if self.chunked:
-            self.write(b"0\r\n\r\n")
+            last += b"0\r\n\r\n"
+        if last:
+            self.write(last)
         self._done(close=not (self.chunked and self.request.keep_alive))
 
     def cut(self) -> None:

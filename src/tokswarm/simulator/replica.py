@@ -113,11 +113,17 @@ class Replica:
                 continue
             try:
                 answer.emit(due_ns, tokens)
-                metrics.on_tokens(progress, answer, tokens)
             except Exception:  # the root of a request: one must not stop the others
                 log.exception("request %s failed", answer.accepted.public_id)
                 answer.exchange.cut()
                 self.abort(progress.request.request_id)
+        # The tokens are out in time; what is left to do for each need not be.
+        for progress, tokens in step.emitted:
+            # hot: once a token
+            answer = answers.get(progress.request.request_id)
+            if answer is not None:
+                metrics.on_tokens(progress, answer, tokens)
+                answer.prepare()
         for progress in step.finished:
             answer = answers.pop(progress.request.request_id, None)
             if answer is None:

@@ -141,13 +141,12 @@ class StreamedResponse(OpenAnswer):
         shape, text = self._shape, self.accepted.answer.text()
         at = {"item_id": shape.item_id, "output_index": 0}
         part = shape.part(text)
-        self.exchange.write(
+        self.exchange.close_stream(
             self._event("response.output_text.done", {"content_index": 0, **at, "logprobs": [], "text": text})
             + self._event("response.content_part.done", {"content_index": 0, **at, "part": part})
             + self._event("response.output_item.done", {"item": shape.item("completed", part), "output_index": 0})
             + self._event("response.completed", {"response": shape.end(self, progress)})
         )
-        self.exchange.close_stream()
 
     def _opening(self) -> bytes:
         shape = self._shape

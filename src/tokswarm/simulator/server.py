@@ -305,6 +305,7 @@ async def _serve(settings: SimSettings, key: str | None) -> None:
         _write_whole(settings.port_file, f"{port}\n")
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     log.info("simulated endpoint at http://%s:%d/v1 (%s)", host, port, outline(settings.deployment))
+    gc.set_threshold(20_000, 20, 50)  # requests leave no cycles; a full collection would delay a step by milliseconds
     gc.freeze()  # what lives as long as the process need not be walked in the middle of a step
     await ended.wait()
     server.close()
