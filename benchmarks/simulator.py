@@ -3,7 +3,7 @@
     python benchmarks/simulator.py [--only flat-out|true|soak] [--soak-s 120] [--json]
 
 The server runs pinned to one core, a reader that parses nothing (epoll, count, ask again) on another. Three loads:
-*flat-out* asks for more than the server can do, *true* for 20,000 tokens/s of 200 streams, *soak* for 50,000 of 2,000.
+*flat-out* asks for more than the server can do, *true* for 20,000 tokens/s of 100 streams, *soak* for 50,000 of 2,000.
 *Emission error* is the time a token was written to its socket less the time the model wanted it out, both
 from the server's own account (`/sim/truth`), which on flat-out means nothing. The exit code is 1 when a load that
 should be held was not.
@@ -53,7 +53,7 @@ def loads(soak_s: float) -> dict[str, Load]:
     """The three loads by name."""
     return {
         "flat-out": Load(streams=200, step_ms=1.0, warm_s=3, measure_s=10, max_tokens=200),
-        "true": Load(streams=200, step_ms=10.0, warm_s=3, measure_s=20, max_tokens=200),
+        "true": Load(streams=100, step_ms=5.0, warm_s=3, measure_s=20, max_tokens=200),
         "soak": Load(streams=2_000, step_ms=40.0, warm_s=45, measure_s=soak_s, max_tokens=400),
     }
 

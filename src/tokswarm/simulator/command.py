@@ -8,6 +8,7 @@ import click
 
 from tokswarm.errors import TokswarmError
 from tokswarm.simulator.deployment import DEFAULT_MODEL, deployment_presets, load_deployment
+from tokswarm.simulator.faults import FaultShare
 from tokswarm.simulator.profile import PRESETS
 from tokswarm.simulator.server import SimSettings, run
 
@@ -27,6 +28,8 @@ Examples:
   tokswarm sim --profile elastic
   tokswarm sim --profile side-by-side     # one endpoint, two models
   SIM_KEY=secret tokswarm sim --api-key env:SIM_KEY
+  tokswarm sim --requests-per-minute 300 --tokens-per-minute 60000
+  tokswarm sim --fault reset=5 0.05 --fault status=503 0.01
 
 \b
 Try it:
@@ -62,15 +65,36 @@ def command() -> click.Command:
     @click.option(
         "--port-file", type=click.Path(dir_okay=False, path_type=Path), help="Write the port here once it is open."
     )
+    @click.option("--requests-per-minute", type=float, help="Rate limit of each model's first provider.")
+    @click.option("--tokens-per-minute", type=float, help="The same in tokens, of prompts and the most of answers.")
+    @click.option(
+        "--fault",
+        "faults",
+        type=(str, float),
+        multiple=True,
+        metavar="FAULT SHARE",
+        help="Let a share of the answers, 0 to 1, go wrong: kind[=argument][,kind...]; may be given several times.",
+    )
     def sim(
-        *, host: str, port: int, source: str, model: str | None, api_key: str | None, seed: int, port_file: Path | None
+        *,
+        host: str,
+        port: int,
+        source: str,
+        model: str | None,
+        api_key: str | None,
+        seed: int,
+        port_file: Path | None,
+        requests_per_minute: float | None,
+        tokens_per_minute: float | None,
+        faults: tuple[tuple[str, float], ...],
     ) -> None:
         """Serve a simulated OpenAI-compatible endpoint: batching queues with finite KV caches."""
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        deployment = load_deployment(source, model=model).with_rates(requests_per_minute, tokens_per_minute)
         settings = SimSettings(
             host=host,
             port=port,
-            deployment=load_deployment(source, model=model),
+            deployment=deployment.with_faults([FaultShare(fault=fault, share=share) for fault, share in faults]),
             api_key=api_key,
             seed=seed,
             port_file=port_file,

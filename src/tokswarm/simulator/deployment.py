@@ -4,7 +4,7 @@ A deployment is a YAML file, or one of those in the folder `deployments`. A bare
 deployment of one replica. docs/simulator.md#deployments explains every key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,6 +161,12 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Longest prompt and answer together that all of them serve, tokens."""
         return min(provider.profile.max_model_len for provider in self.providers)
 
+    def limited(self, rates: Mapping[str, float]) -> "ModelPlan":
+        """The same with these limits at the first provider."""
+        first, *others = self.providers
+        limits = msgspec.structs.replace(first.limits, **rates)
+        return msgspec.structs.replace(self, providers=(msgspec.structs.replace(first, limits=limits), *others))
+
     def __post_init__(self) -> None:
         """Refuse a model without providers, or with two of one name."""
         if not self.providers:
@@ -192,6 +198,16 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"deployment {self.name!r}: up to {most} replicas, expected at most {_MOST_REPLICAS}", hint=_HINT
             )
+
+    def with_rates(self, requests_per_minute: float | None, tokens_per_minute: float | None) -> "Deployment":
+        """The same with these rate limits at each model's first provider; None leaves a limit as it is."""
+        rates = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+        given = {name: rate for name, rate in rates.items() if rate is not None}
+        return msgspec.structs.replace(self, models=tuple(model.limited(given) for model in self.models))
+
+    def with_faults(self, faults: Sequence[FaultShare]) -> "Deployment":
+        """The same with these faults besides its own."""
+        return msgspec.structs.replace(self, faults=(*self.faults, *faults))
 
 
 def single(profile: Profile, model: str = DEFAULT_MODEL) -> Deployment:

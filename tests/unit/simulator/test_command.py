@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+from tokswarm.errors import ConfigError
 from tokswarm.simulator import command as module
 from tokswarm.simulator.command import command
-from tokswarm.simulator.deployment import deployment_presets, single
+from tokswarm.simulator.deployment import deployment_presets, load_deployment, single
 from tokswarm.simulator.driver import Driver
 from tokswarm.simulator.engine import Engine
+from tokswarm.simulator.faults import FaultShare
 from tokswarm.simulator.metrics import ServerMetrics
 from tokswarm.simulator.profile import PRESETS, Profile
 from tokswarm.simulator.server import SimSettings
@@ -44,6 +47,45 @@ def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             port_file=tmp_path / "port",
         )
     ]
+
+
+def test_limits_and_faults_of_the_command_line_come_on_top_of_the_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[SimSettings] = []
+    monkeypatch.setattr(module, "run", ran.append)
+    arguments = [
+        "--profile",
+        "gateway",
+        "--tokens-per-minute",
+        "5000",
+        "--fault",
+        "reset=5",
+        "0.25",
+        "--fault",
+        "cr",
+        "1",
+    ]
+    result = CliRunner().invoke(command(), arguments[:-3])
+    assert result.exit_code == 0, result.output
+    deployment, shipped = ran[0].deployment, load_deployment("gateway")
+    first, second = deployment.models[0].providers
+    assert first.limits == msgspec.structs.replace(shipped.models[0].providers[0].limits, tokens_per_minute=5_000.0)
+    assert second == shipped.models[0].providers[1]
+    assert deployment.faults == (FaultShare(fault="reset=5", share=0.25),)
+    result = CliRunner().invoke(command(), arguments)
+    assert [one.fault for one in ran[1].deployment.faults] == ["reset=5", "cr"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--requests-per-minute", "0"], "requests_per_minute is 0, expected > 0"),
+        (["--fault", "rest", "0.1"], "there is no fault 'rest'"),
+        (["--fault", "reset", "2"], "expected 0 to 1"),
+    ],
+)
+def test_limits_and_faults_that_cannot_be_are_refused(arguments: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        CliRunner().invoke(command(), arguments, catch_exceptions=False)
 
 
 def test_page_explains_every_parameter_preset_option_and_field() -> None:
