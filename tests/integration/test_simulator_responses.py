@@ -97,7 +97,8 @@ def test_the_official_sdk_reads_streams_and_whole_answers(base_url: str) -> None
     whole = client.responses.create(model="tiny", input="hello there", max_output_tokens=6, extra_body=extra)
     assert len(whole.output_text.split()) == 6
     text = ""
-    with client.responses.stream(model="tiny", input="hello there", extra_body={**extra, "max_output_tokens": 6}) as got:
+    body = {**extra, "max_output_tokens": 6}
+    with client.responses.stream(model="tiny", input="hello there", extra_body=body) as got:
         for event in got:
             text += event.delta if event.type == "response.output_text.delta" else ""
         final = got.get_final_response()
