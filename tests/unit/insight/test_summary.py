@@ -18,7 +18,7 @@ from synthetic_run import (
 from tokswarm.errors import ReportError
 from tokswarm.insight import tables
 from tokswarm.insight.summary import Summary, summarise
-from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Replay
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, RateSegment, Replay
 
 NO_WORKERS = workers_table([])
 REPLAY = Replay(
@@ -135,6 +135,13 @@ def test_a_loaded_lowest_stage_is_no_base_for_an_estimate() -> None:
     assert got.unloaded_ttft is None
     assert got.stages[0].queue_wait_ms is None
     assert got.stages[0].queue_wait_source is None
+
+
+def test_a_rate_that_changes_within_a_stage_is_no_point_of_a_curve() -> None:
+    ramp = OpenLoop(rate_per_s=2.0, arrivals="poisson", course=[RateSegment(20, 1, 3)])
+    rows = [request(stage="ramp", sent_s=0.5 * i, arrivals_ms=[100]) for i in range(20)]
+    (stage,) = summarise(run_of([planned("ramp", ramp)]), requests_table(rows), NO_WORKERS, None).stages
+    assert (stage.load, stage.rate_per_s, stage.label) == ("open", None, "changing rate")
 
 
 def test_loads_keep_their_kind_and_open_loops_their_dropped_arrivals() -> None:
