@@ -34,8 +34,8 @@ BLOCK_AGE_S = 1.0
 """A block that does not fill is sent after this, so that boards stay live."""
 POLL_S = 0.2
 
-SLICE_S = 0.001
-PAUSE_S = 0.003
+SLICE_S = 0.0005
+PAUSE_S = 0.0015
 """Formatting takes at most a quarter of the loop's time; a positive sleep lets the sockets in."""
 
 SHORTEST_SLEEP_S = 1e-5

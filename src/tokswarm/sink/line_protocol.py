@@ -34,7 +34,7 @@ TEXT_LIMIT = 500
 PACKED_LIMIT_BYTES = 65_000
 """A text field of InfluxDB ends at 64 KiB; longer packed gaps are left out and counted."""
 
-PIECE_ARRIVALS = 256
+PIECE_ARRIVALS = 128
 """Token arrivals formatted at a time: a fifth of a millisecond."""
 
 _SAME_MOMENT_TICKS = 100
