@@ -208,7 +208,7 @@ def test_finish_reason_without_done_is_ok() -> None:
         pytest.param(
             body_answer("200 OK", b"<html>login</html>", "text/html"), Outcome.PROTOCOL, "<html>", 0, id="page-in-a-200"
         ),
-        pytest.param(body_answer("200 OK", b""), Outcome.PROTOCOL, "neither", 0, id="empty-200"),
+        pytest.param(body_answer("200 OK", b""), Outcome.EMPTY, "empty", 0, id="empty-200"),
         pytest.param(
             body_answer("429 Too Many Requests", b'{"error":{"message":"slow down"}}'),
             Outcome.RATE_LIMITED,

@@ -409,7 +409,7 @@ KINDS: dict[str, Kind] = {
             "end_early",
             "tokens = 1",
             "the body ends properly after so many tokens, with neither finish reason nor `[DONE]`",
-            (("end_early=3", "truncated"), ("end_early=0", "truncated")),
+            (("end_early=3", "truncated"), ("end_early=0", "empty")),
             _end_early,
         ),
         Kind(
@@ -507,7 +507,7 @@ KINDS: dict[str, Kind] = {
             "blank",
             "",
             "200, an event stream without any event",
-            (("blank", "truncated"),),
+            (("blank", "empty"),),
             _made_up("text/event-stream", b""),
         ),
         Kind(

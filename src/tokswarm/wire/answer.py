@@ -91,6 +91,11 @@ class Answer:
         if not self.done and self._splitter.tail().strip() == b"[DONE]":
             self.done = True
 
+    @property
+    def is_blank(self) -> bool:
+        """The body brought nothing at all."""
+        return self._splitter.is_blank and not self.done and self.usage is None
+
     def counts(self) -> "array[int] | None":
         """Tokens of each arrival by continuous usage; None where the server does not give it."""
         marks = self.usage_marks
@@ -151,6 +156,8 @@ def judge_answer(answer: Answer) -> tuple[Outcome, str | None]:
     """How a 200 ended, once its body has."""
     if answer.error_outcome is not None:
         return answer.error_outcome, answer.error
+    if answer.is_blank:
+        return Outcome.EMPTY, "the answer is empty"
     if not answer.done and answer.finish_reason is None:
         return Outcome.TRUNCATED, "the stream ended without finish_reason and without [DONE]"
     if not (answer.stamps_ns or answer.has_text or (answer.usage is not None and answer.usage.output)):

@@ -143,6 +143,8 @@ class ChatAnswer(Answer):
 
     def read_body(self, body: bytes) -> None:
         """Take a whole answer that was not streamed: tokens by usage, no arrivals."""
+        if not body.strip():
+            return
         try:
             chunk = _decode(body)
         except (msgspec.DecodeError, RecursionError) as error:

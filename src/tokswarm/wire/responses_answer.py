@@ -82,6 +82,8 @@ class ResponsesAnswer(Answer):
 
     def read_body(self, body: bytes) -> None:
         """Take a whole answer that was not streamed."""
+        if not body.strip():
+            return
         try:
             response = _decode_whole(body)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -19,11 +19,13 @@ class EventTooLongError(Exception):
 class EventSplitter:
     """Takes body bytes, gives the data of the events that they complete."""
 
-    __slots__ = ("_carry", "_data", "_name", "_skip_lf", "_start", "is_clean", "named")
+    __slots__ = ("_carry", "_data", "_name", "_skip_lf", "_start", "had_events", "is_clean", "named")
 
     def __init__(self) -> None:
         self.is_clean = False
         """Nothing is left over: a read that is one whole event of one line need not come through here."""
+        self.had_events = False
+        """An event has come."""
         self.named: dict[int, bytes] = {}
         """Place in the list of the last `feed` to event type, for the events that have one."""
         self._carry = b""
@@ -56,6 +58,8 @@ class EventSplitter:
         if at == len(buffer) and buffer.endswith(b"\r"):
             self._skip_lf = True
         self._carry = buffer[at:]
+        if events:
+            self.had_events = True
         self.is_clean = not (self._carry or self._data or self._name or self._skip_lf)
         if len(self._carry) + sum(map(len, self._data)) > MAX_EVENT_BYTES:
             raise EventTooLongError(f"an event is longer than {MAX_EVENT_BYTES} bytes")
@@ -67,6 +71,11 @@ class EventSplitter:
         if self._carry.startswith(b"data:"):
             lines.append(_field_value(self._carry, 5))
         return b"\n".join(lines)
+
+    @property
+    def is_blank(self) -> bool:
+        """No event has come, not even the beginning of one."""
+        return not (self.had_events or self._carry or self._data)
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if not line:
