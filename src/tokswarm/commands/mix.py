@@ -69,6 +69,10 @@ def mix_show(name: str, *, input_price: float | None, output_price: float | None
     path = mix_path(name)
     loaded = load_mix(path, os.environ)
     stages = stage_previews(loaded, plan_stages(loaded, path.parent))
+    price = loaded.budget.price if loaded.budget is not None else None
+    if price is not None:
+        input_price = price.input.usd_per_million if input_price is None else input_price
+        output_price = price.output.usd_per_million if output_price is None else output_price
     console = Console()
     console.print(_class_table(loaded))
     console.print()

@@ -44,7 +44,9 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     started_unix_ns: int
     ended_unix_ns: int
     stopped_by: str
-    """plan (it ran to its end), user, signal, or error."""
+    """plan (it ran to its end), user, signal, abort or budget (rules of the mix), or error."""
+    stop_reason: str = ""
+    """Which rule of the mix ended the run, and its numbers; empty when none did."""
     error: str
     notes: list[str]
     """What the preflight found and what the run had to say about itself."""

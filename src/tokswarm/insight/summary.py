@@ -7,6 +7,7 @@ import polars as pl
 
 from tokswarm.insight import tables
 from tokswarm.insight.bend import GENERATOR_LIMITS, Bend, find_bend
+from tokswarm.insight.cost import Cost, cost_of
 from tokswarm.insight.failure import common_failures
 from tokswarm.insight.measured_window import MeasuredWindow, measured_window
 from tokswarm.insight.measures import Measures, measure
@@ -46,6 +47,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     started_unix_ns: int
     ended_unix_ns: int
     stopped_by: str
+    stop_reason: str = ""
+    """Which rule of the mix ended the run; empty when none did."""
     error: str
     verdict: Verdict
     bend: Bend
@@ -54,6 +57,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of measured stages."""
     warmup_totals: Totals
     """Of warm-up stages, which are in no other result."""
+    cost: Cost | None = None
+    """Of all requests, warm-up included; None: the mix gives no price, or the endpoint does not count prompts."""
     token_sources: dict[str, float]
     """Share of all output tokens by where their count comes from."""
     merged_ratio: float | None
@@ -113,12 +118,14 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
         started_unix_ns=run.started_unix_ns,
         ended_unix_ns=run.ended_unix_ns,
         stopped_by=run.stopped_by,
+        stop_reason=run.stop_reason,
         error=run.error,
         verdict=verdict,
         bend=find_bend(stages, _spoiled_by_generator(verdict)),
         stages=stages,
         totals=_totals(measured, [stage for stage in stages if not stage.warmup]),
         warmup_totals=_totals(requests.filter(in_warmup), [stage for stage in stages if stage.warmup]),
+        cost=cost_of(run.mix.budget, requests),
         token_sources=_token_sources(measured),
         merged_ratio=evidence.merged_ratio,
         unstamped_ratio=evidence.unstamped_ratio,

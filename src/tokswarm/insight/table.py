@@ -25,6 +25,10 @@ def end_table(summary: Summary) -> RenderableType:
         parts.append(_stages(measured))
         parts += [Text(note, style="dim") for note in _footnotes(measured)]
     parts.append(Text(summary.bend.line, style="bold"))
+    if summary.cost is not None:
+        parts.append(Text(summary.cost.line))
+    if summary.stop_reason:
+        parts.append(Text(f"ended early: {summary.stop_reason}", style="bold yellow"))
     parts += _verdict(summary)
     parts += [Text(f"missing: {item}", style="yellow") for item in summary.missing]
     return Group(*parts)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tokswarm.errors import FleetError, TokswarmError
 from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
+from tokswarm.master.abort import AbortWatch
 from tokswarm.master.account import Account, RunJournal
 from tokswarm.master.clock import Clock
 from tokswarm.master.crew import Crew, Member
@@ -24,6 +25,7 @@ from tokswarm.master.log_fetch import LogFetches
 from tokswarm.master.merge import WindowMerge
 from tokswarm.master.run import RunInfo, RunState
 from tokswarm.master.run_folder import keep_run_file, make_run_folder
+from tokswarm.master.spending import Spending
 from tokswarm.measure.window import WorkerSecond
 from tokswarm.traffic.plan import Plan, PlannedStage, Shard
 from tokswarm.version import VERSION
@@ -63,6 +65,7 @@ CHECK_S = 0.05
 """And at most so often when many come: looking costs the more the more workers there are."""
 
 BY_PLAN, BY_USER, BY_SIGNAL, BY_ERROR = "plan", "user", "signal", "error"
+BY_ABORT, BY_BUDGET = "abort", "budget"
 
 
 class Course:
@@ -99,6 +102,9 @@ class Course:
         self._fetches: LogFetches | None = None
         self._checked_s = now_s
         self._stop_asked: str | None = None
+        self._stop_reason = ""
+        self._watch = AbortWatch(plan.mix.abort)
+        self._spending = Spending(plan.mix.budget)
         self._watching = False
         self._windows_due = False
         self._ending = False
@@ -149,6 +155,16 @@ class Course:
         if self._stop_asked is None and not self._error:
             self._stop_asked = stopped_by
         self._clock.wake()
+
+    def _end_early(self, stopped_by: str, reason: str) -> None:
+        """A rule of the mix ends the run."""
+        if not reason or self._stop_asked is not None or self._error or self._ending:
+            return
+        self._stop_reason = reason
+        self._account.event("abort", f"the run is ended by its {stopped_by} rule", reason)
+        self._account.note(f"the run was ended early by a rule of its mix: {reason}")
+        _log.warning("run %s is ended early: %s", self._plan.run_id, reason)
+        self.ask_stop(stopped_by)
 
     def health(self) -> dict[str, WorkerSecond]:
         """The newest health of each worker in the run, by process."""
@@ -215,7 +231,9 @@ class Course:
         self._account.seconds(self._merge.take_rest())
         self._fleet.end_load()
         self._ended_unix_ns = self._clock.unix_ns()
-        self._account.event("run", end_title(self._plan.run_id), self._error or f"ended by {stopped_by}")
+        self._account.event(
+            "run", end_title(self._plan.run_id), self._error or self._stop_reason or f"ended by {stopped_by}"
+        )
         self._account.enter(RunState.REPORTING)
         self._fetch_logs()
         self._watching = False
@@ -284,7 +302,8 @@ class Course:
             raise FleetError("every worker was lost", hint="look at the workers' logs; their records are kept there")
 
     def _stop_stage(self, index: int, stage: PlannedStage) -> None:
-        drain_s = min(stage.drain_s, STOP_DRAIN_S)
+        # What is in flight is part of the budget: it is let end.
+        drain_s = stage.drain_s if self._stop_asked == BY_BUDGET else min(stage.drain_s, STOP_DRAIN_S)
         self._account.enter(RunState.STOPPING)
         self._stop_all(drain_s=drain_s, reason=self._stopped_by())
         self._wait(lambda: not self._crew.behind(index + 1), within_s=drain_s + STAGE_SLACK_S)
@@ -314,7 +333,9 @@ class Course:
                 self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
         if not (self._ending and self._merge.missing):
             expected = [member.worker for member in self._crew.without_final()]
-            self._account.seconds(self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected))
+            seconds = self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected)
+            self._account.seconds(seconds)
+            self._end_early(BY_ABORT, self._watch.take(seconds))
         self._account.own_database_trouble()
         if self._fetches is not None:
             self._ask(self._fetches.overdue(now_s=now_s))
@@ -359,6 +380,7 @@ class Course:
         self._crew.take_second(member, second, now_s=received_s)
         self._merge.add(second.window)
         self._account.window(second.window.rows)
+        self._end_early(BY_BUDGET, self._spending.take(member.worker, second.window.rows))
         self._account.database_trouble(member.worker, second.health.sink_error)
 
     def _take_final(self, member: Member, final: Final) -> None:
@@ -383,6 +405,7 @@ class Course:
         self._lost.append(LostWorker(worker=member.worker, unix_ns=unix_ns, in_flight=member.in_flight))
         _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, reason)
         self._account.lost(member.worker, member.in_flight, reason)
+        self._spending.lost(member.worker)
         self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
         self._fleet.drop(member.client)
 
@@ -452,6 +475,7 @@ class Course:
             started_unix_ns=self.info.started_unix_ns,
             ended_unix_ns=self._ended_unix_ns or self._clock.unix_ns(),
             stopped_by=self._stopped_by(),
+            stop_reason=self._stop_reason,
             error=self._error,
             notes=list(self.info.notes),
             versions={"tokswarm": VERSION, "python": python_version(), "locust": version("locust")},

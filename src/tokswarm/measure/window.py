@@ -41,6 +41,12 @@ class WindowRow(msgspec.Struct, kw_only=True, array_like=True):
     queue_wait: Buckets = msgspec.field(default_factory=dict)
     """As the server reported it per request; empty when it does not."""
     schedule_lag: Buckets = msgspec.field(default_factory=dict)
+    asked_prompt_tokens: int = 0
+    """Planned prompt tokens of the requests sent."""
+    asked_max_tokens: int = 0
+    """The most tokens that the requests sent may be answered with."""
+    open_max_tokens: int = 0
+    """The same of all requests in flight at the second's end, what has come of them already included."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="w1"):

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tokswarm.traffic.rates import Rates
-from tokswarm.traffic.units import Duration
+from tokswarm.traffic.units import Duration, TokenPrice
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -282,6 +282,57 @@ class Stage(Spec, frozen=True, kw_only=True):
     """Kept out of results."""
 
 
+# --- when to end early ----------------------------------------------------------------------------
+
+
+class AbortShare(Spec, frozen=True, kw_only=True):
+    """Too many, for too long."""
+
+    over: Annotated[float, Meta(gt=0, le=0.99)]
+    """A second with a larger share is bad."""
+    for_: Duration = msgspec.field(name="for")
+    """How long it must be bad."""
+
+
+class AbortLatency(Spec, frozen=True, kw_only=True):
+    """Too slow, for too long."""
+
+    over: Duration
+    """A second above this is bad."""
+    for_: Duration = msgspec.field(name="for")
+    """How long it must be bad."""
+
+
+class Abort(Spec, frozen=True, kw_only=True):
+    """When to give the run up: the first rule that is broken ends it."""
+
+    error_share: AbortShare | None = None
+    """Share of the requests that ended in a second and did not end ok."""
+    ttft_p99: AbortLatency | None = None
+    itl_p99: AbortLatency | None = None
+    e2e_p99: AbortLatency | None = None
+
+
+class Price(Spec, frozen=True, kw_only=True):
+    """What the endpoint costs."""
+
+    input: TokenPrice
+    """Prompt tokens."""
+    cached: TokenPrice | None = None
+    """Prompt tokens that the endpoint says it had cached; None: as input."""
+    output: TokenPrice
+
+
+class Budget(Spec, frozen=True, kw_only=True):
+    """What the whole run may use up, warm-up included."""
+
+    output_tokens: Positive | None = None
+    usd: Annotated[float, Meta(gt=0)] | None = None
+    """Needs a price."""
+    price: Price | None = None
+    """Also gives the results their cost."""
+
+
 class Mix(Spec, frozen=True, kw_only=True):
     """The whole of it."""
 
@@ -292,6 +343,10 @@ class Mix(Spec, frozen=True, kw_only=True):
     target: Target
     classes: Annotated[list[TrafficClass], Meta(min_length=1)]
     load: Annotated[list[Stage], Meta(min_length=1)]
+    abort: Abort | None = None
+    """When to give the run up."""
+    budget: Budget | None = None
+    """What it may use up."""
 
 
 class SharedClasses(Spec, frozen=True, kw_only=True):

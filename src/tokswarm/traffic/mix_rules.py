@@ -8,7 +8,9 @@ from urllib.parse import SplitResult, urlsplit
 from tokswarm.traffic.arrivals import LARGEST_CV, SMALLEST_CV
 from tokswarm.traffic.distribution import LARGEST_DRAW
 from tokswarm.traffic.mix import (
+    Abort,
     Arrivals,
+    Budget,
     Bursts,
     Distribution,
     Empirical,
@@ -41,6 +43,8 @@ _OWN_HEADERS = frozenset(
 )
 _KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "geometric", "choice", "empirical")
 _ARRIVALS = ("poisson", "constant", "gamma", "weibull")
+_ABORT_RULES = ("error_share", "ttft_p99", "itl_p99", "e2e_p99")
+_SHORTEST_ABORT_NS = 1_000_000_000
 _OWN_FIELDS = {"model", "messages", "prompt", "input", "max_tokens", "max_output_tokens", "stream"}
 _TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
 
@@ -58,6 +62,10 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
         if one.slo is not None and not mix.target.stream:
             yield from _slo_without_stream(one.slo, f"{path}.slo")
     yield from _load(mix.load, [one.name for one in mix.classes])
+    if mix.abort is not None:
+        yield from _abort(mix.abort, stream=mix.target.stream)
+    if mix.budget is not None:
+        yield from _budget(mix.budget)
 
 
 # --- target -------------------------------------------------------------------------------------
@@ -372,3 +380,33 @@ def _stage_classes(stage: Stage, class_names: list[str], path: str) -> Iterator[
             yield Problem(f"{path}.{name}", f"expected a weight ≥ 0, came {weight:g}")
     if not any(weight > 0 for weight in stage.classes.values()):
         yield Problem(path, "expected at least one class with a weight > 0", "leave classes out to send all of them")
+
+
+# --- when to end early ----------------------------------------------------------------------------
+
+
+def _abort(abort: Abort, *, stream: bool) -> Iterator[Problem]:
+    rules = {name: rule for name in _ABORT_RULES if (rule := getattr(abort, name)) is not None}
+    if not rules:
+        yield Problem("abort", f"expected at least one of {', '.join(_ABORT_RULES)}", "leave abort out to have no rule")
+    for name, rule in rules.items():
+        if rule.for_.nanoseconds < _SHORTEST_ABORT_NS:
+            yield Problem(f"abort.{name}.for", f"is {rule.for_}; rules are looked at each second, so at least 1s")
+        if name != "error_share" and rule.over.nanoseconds == 0:
+            yield Problem(f"abort.{name}.over", "must be longer than 0s")
+        if name in {"ttft_p99", "itl_p99"} and not stream:
+            yield Problem(
+                f"abort.{name}",
+                "is about token times, which answers that are not streamed do not have",
+                "take e2e_p99, or let target.stream be true",
+            )
+
+
+def _budget(budget: Budget) -> Iterator[Problem]:
+    if budget.output_tokens is None and budget.usd is None and budget.price is None:
+        yield Problem("budget", "expected at least one of output_tokens, usd, price")
+    if budget.usd is not None and budget.price is None:
+        yield Problem("budget.usd", "needs a price", "write price: {input: 0.15/M, output: 0.60/M}")
+    price = budget.price
+    if price is not None and price.cached is not None and price.cached.usd_per_million > price.input.usd_per_million:
+        yield Problem("budget.price.cached", f"is {price.cached}, more than input, {price.input}")

@@ -14,7 +14,7 @@ from tokswarm.traffic import mix as mix_module
 from tokswarm.traffic import rates as rates_module
 from tokswarm.traffic.mix import MixDocument
 from tokswarm.traffic.rates import RateCourse, Rates
-from tokswarm.traffic.units import Duration, Rate
+from tokswarm.traffic.units import Duration, Rate, TokenPrice
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 _DURATION = {
@@ -26,6 +26,11 @@ _RATE = {
     "type": "string",
     "pattern": r"^\s*\d+(\.\d+)?([eE][+-]?\d+)?\s*/\s*(s|m|h)\s*$|\$\{",
     "description": "A rate such as 12/s, 600/m or 30/h.",
+}
+_PRICE = {
+    "type": "string",
+    "pattern": r"^\s*\d+(\.\d+)?\s*/\s*[kM]\s*$|\$\{",
+    "description": "US dollars for tokens, such as 0.15/M for a million.",
 }
 _COUNT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[kMG]\s*$|\$\{"}
 _NUMBER = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[kMG%]\s*$|\$\{"}
@@ -99,6 +104,8 @@ class _Writer:
     def _custom(self, type_: type) -> dict[str, Any]:
         if type_ is Duration:
             return dict(_DURATION)
+        if type_ is TokenPrice:
+            return dict(_PRICE)
         if type_ is Rates:
             sweep = {"type": "array", "items": _RATE, "minItems": 1}
             return {"anyOf": [_RATE, sweep, self.of(inspect.type_info(RateCourse))]}

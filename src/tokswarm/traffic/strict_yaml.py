@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from tokswarm.errors import ConfigError
 from tokswarm.traffic.rates import RateCourse, Rates
-from tokswarm.traffic.units import Duration, Rate, parse_count, parse_percent
+from tokswarm.traffic.units import Duration, Rate, TokenPrice, parse_count, parse_percent
 
 LARGEST_TEXT = 256 * 1024
 """In characters; a mix is a page or two."""
@@ -35,6 +35,7 @@ _NUMBER_KINDS: dict[type, tuple[str, ...]] = {inspect.IntType: ("int",), inspect
 _EXPECTED_CUSTOM: dict[type, str] = {
     Duration: "a duration such as 800ms or 5s",
     Rate: "a rate such as 12/s",
+    TokenPrice: "a price such as 0.15/M",
     Rates: "a rate such as 12/s, a list of rates, or a course such as {from: 2/s, to: 40/s}",
 }
 
@@ -264,9 +265,9 @@ class _Reader:
         return scalar.text
 
     def _custom(self, scalar: _Scalar, type_: inspect.CustomType, path: str) -> Any:
-        parse = Duration.parse if type_.cls is Duration else Rate.parse
+        kind: Any = Rate if type_.cls is Rates else type_.cls
         try:
-            parse(scalar.text)
+            kind.parse(scalar.text)
         except ValueError as error:
             return self._wrong(path, (type_,), scalar.came) if scalar.substituted else self._note(path, str(error))
         return scalar.text

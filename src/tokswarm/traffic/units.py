@@ -20,6 +20,7 @@ _LONGEST_NS = 366 * 24 * _NS_PER["h"]
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])")
 _TIMES = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+_PRICE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([kM])")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -154,6 +155,47 @@ class Rate(Written):
 
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
+
+
+class TokenPrice(Written):
+    """US dollars for tokens, ≥ 0, as price lists give them: `0.15/M` is 15 cents for a million."""
+
+    __slots__ = ("_usd_per_million",)
+
+    def __init__(self, usd_per_million: float) -> None:
+        self._usd_per_million = usd_per_million
+
+    @classmethod
+    def parse(cls, written: object) -> Self:
+        """Read `0.15/M` or `0.002/k`. ValueError says what is wrong with anything else."""
+        if isinstance(written, int | float) or (isinstance(written, str) and _BARE_NUMBER.fullmatch(written.strip())):
+            raise ValueError(f"{written!r} does not say for how many tokens; write {written}/M for a million")
+        match = _PRICE.fullmatch(written.strip() if isinstance(written, str) else "")
+        if match is None:
+            raise ValueError(f"{written!r} is no price; write USD for a million tokens as 0.15/M")
+        return cls(float(Decimal(match[1]) * (1 if match[2] == "M" else 1000)))
+
+    @property
+    def usd_per_million(self) -> float:
+        """For a million tokens."""
+        return self._usd_per_million
+
+    def usd(self, tokens: float) -> float:
+        """What so many tokens cost."""
+        return tokens * self._usd_per_million / 1e6
+
+    def __eq__(self, other: object) -> bool:
+        return self._usd_per_million == other._usd_per_million if isinstance(other, TokenPrice) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((TokenPrice, self._usd_per_million))
+
+    def __str__(self) -> str:
+        """The canonical text: for a million."""
+        return f"{Decimal(repr(self._usd_per_million)):f}/M"
+
+    def __repr__(self) -> str:
+        return f"TokenPrice.parse({str(self)!r})"
 
 
 def enc_hook(value: Any) -> Any:

@@ -37,6 +37,7 @@ class Row:
     def __init__(self, class_name: str, stage: str) -> None:
         self.live = LiveRow()
         self.in_flight = 0
+        self.open_max_tokens = 0
         self.stage = stage
         self.counted = WindowRow(class_name=class_name, stage=stage)
 
@@ -52,6 +53,7 @@ class Row:
             row.output_tokens, live.output_tokens = 0, row.output_tokens
         row.itl = live.itl.take()
         row.in_flight = self.in_flight
+        row.open_max_tokens = self.open_max_tokens
         self.counted = WindowRow(class_name=row.class_name, stage=row.stage)
         quiet = not (row.offered or row.dropped or row.finished or row.output_tokens or row.itl or row.in_flight)
         return None if quiet else row
@@ -101,6 +103,10 @@ class Recorder:
         counted = row.counted
         counted.offered += 1
         counted.started += 1
+        ticket = sending.ticket
+        counted.asked_prompt_tokens += ticket.prompt_tokens
+        counted.asked_max_tokens += ticket.max_tokens
+        row.open_max_tokens += ticket.max_tokens
         lag_ns = max(sent_ns - sending.planned_ns, 0)
         if lag_ns > LATE_NS:
             counted.late += 1
@@ -131,6 +137,7 @@ class Recorder:
         self.merged_arrivals += record.merged_arrivals
         self.unstamped_arrivals += record.unstamped_arrivals
         row.in_flight -= 1
+        row.open_max_tokens -= sending.ticket.max_tokens
         row.live.output_tokens += record.output_tokens - len(record.arrivals) // 8
         _count(row.counted, record)
         if self.on_record is not None:

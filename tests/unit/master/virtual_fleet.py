@@ -76,6 +76,8 @@ class VirtualWorker:
         self.drains = True
         self.final_error = ""
         self.tokens_per_second = 10
+        self.finished = {"ok": 1}
+        self.open_max_tokens = 30
         self.received: list[Message] = []
         self._sequence = 0
         self._stage: int | None = None
@@ -139,8 +141,9 @@ class VirtualWorker:
                 class_name="chat",
                 stage=stage,
                 output_tokens=self.tokens_per_second,
-                finished={"ok": 1},
+                finished=dict(self.finished),
                 in_flight=3,
+                open_max_tokens=self.open_max_tokens,
             )
             window = Window(worker=self.name, second_unix=second, sequence=self._sequence, rows=[row])
             self._sequence += 1
@@ -273,10 +276,10 @@ def mix() -> Mix:
     )
 
 
-def plan(*stages: PlannedStage, run_id: str = "20261202-104233-chat-3f2a") -> Plan:
+def plan(*stages: PlannedStage, run_id: str = "20261202-104233-chat-3f2a", made_of: Mix | None = None) -> Plan:
     return Plan(
         run_id=run_id,
-        mix=mix(),
+        mix=made_of or mix(),
         model="tiny",
         stages=list(stages),
         fit=TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed"),
@@ -293,13 +296,20 @@ def stage(name: str, duration_s: float = 5.0, drain_s: float = 3.0, *, warmup: b
 class Stand:
     """A course on a virtual fleet, and what it said."""
 
-    def __init__(self, tmp_path: Path, fleet: VirtualFleet, *stages: PlannedStage, report: Any = None) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        fleet: VirtualFleet,
+        *stages: PlannedStage,
+        report: Any = None,
+        made_of: Mix | None = None,
+    ) -> None:
         self.fleet = fleet
         self.journal = MemoryJournal()
         self.states: list[str] = []
         self.run_dir = tmp_path / "run"
         self.course = Course(
-            plan=plan(*stages),
+            plan=plan(*stages, made_of=made_of),
             mix_yaml="name: chat\n",
             run_dir=self.run_dir,
             workers=fleet.workers(),

@@ -243,3 +243,13 @@ def test_slots_are_unique_while_taken_and_the_oldest_freed_comes_first() -> None
     slots.give_back(7)
     slots.give_back(3)
     assert [slots.take(), slots.take(), slots.take()] == [7, 3, None]
+
+
+def test_what_was_asked_for_is_counted_when_sent_and_open_until_it_ends() -> None:
+    made = recorder(ListLog())
+    first, _ = send(made), send(made)
+    (row,) = made.take(1).rows
+    assert (row.asked_prompt_tokens, row.asked_max_tokens, row.open_max_tokens) == (18, 8, 8)
+    made.finished(EndedExchange(first.row.live), first)
+    (row,) = made.take(2).rows
+    assert (row.asked_prompt_tokens, row.asked_max_tokens, row.open_max_tokens) == (0, 0, 4)
