@@ -595,3 +595,37 @@ def test_port_in_use_is_told(base_url: str) -> None:
     )
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_drafts_that_hold_come_in_one_event_and_priorities_change_who_waits(tmp_path: Path) -> None:
+    path = tmp_path / "drafts.yaml"
+    path.write_text(
+        "token_compute_us: 0\nweights_read_us: 9000\nmax_num_seqs: 1\nscheduling: priority\n"
+        "speculative_tokens: 3\nspeculative_acceptance: 1\n"
+    )
+    with simulator(path) as url:
+        body = {"model": "tiny", "prompt": "a b c", "max_tokens": 11, "ignore_eos": True}
+        stream = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with connect(url) as connection:
+            connection.sendall(post("/v1/completions", stream))
+            _, _, data = answer(connection)
+        events = [json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")]
+        texts = [event["choices"][0]["text"] for event in events if event["choices"]]
+        assert [len(text.split()) for text in texts] == [1, 4, 4, 2]
+        assert events[-1]["usage"]["completion_tokens"] == 11
+        due_ns = truth(url, events[0]["id"])["due_ns"]
+        assert [due_ns.count(one) for one in sorted(set(due_ns))] == [1, 4, 4, 2]
+        with contextlib.ExitStack() as stack:
+            first, later, urgent = (stack.enter_context(connect(url)) for _ in range(3))
+            first.sendall(post("/v1/completions", {**body, "max_tokens": 400}))
+            assert until(lambda: metrics(url)["vllm:num_requests_running"] == 1)
+            later.sendall(post("/v1/completions", body))
+            assert until(lambda: metrics(url)["vllm:num_requests_waiting"] == 1)
+            urgent.sendall(post("/v1/completions", {**body, "priority": -1}))
+            admitted = [truth(url, json.loads(answer(one)[2])["id"])["admitted_ns"] for one in (later, urgent)]
+        assert admitted[1] < admitted[0]
+        counted = metrics(url)
+        assert counted["vllm:spec_decode_num_draft_tokens_total"] > 300
+        assert (
+            counted["vllm:spec_decode_num_accepted_tokens_total"] == counted["vllm:spec_decode_num_draft_tokens_total"]
+        )

@@ -175,6 +175,15 @@ class ServerMetrics(Collector):
         yield _counter(
             labels, "sim:recomputed_tokens", "Tokens computed again after preemptions.", engine.counts.recomputed_tokens
         )
+        counts = engine.counts
+        if engine.profile.speculative_tokens:
+            drafted = ("vllm:spec_decode_num_draft_tokens", "Draft tokens checked.", counts.drafted_tokens)
+            accepted = ("vllm:spec_decode_num_accepted_tokens", "Draft tokens that held.", counts.accepted_tokens)
+            yield _counter(labels, *drafted)
+            yield _counter(labels, *accepted)
+        yield _counter(labels, "sim:swapped_out_blocks", "KV blocks moved to host memory.", counts.swapped_out_blocks)
+        yield _counter(labels, "sim:swapped_in_blocks", "KV blocks moved back.", counts.swapped_in_blocks)
+        yield _counter(labels, "sim:padding_tokens", "Positions computed to pad static batches.", counts.padding_tokens)
         yield _counter(
             labels,
             "sim:slipped_seconds",

@@ -74,6 +74,7 @@ class Pool:
                 truth=truth,
                 events=events,
                 open_alarm=open_alarm,
+                seed=seed,
             )
             for number, group in enumerate([*groups, *groups[:1] * spare])
         ]

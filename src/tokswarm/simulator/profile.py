@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from tokswarm.errors import ConfigError
+from tokswarm.simulator.presets import computed_presets
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +25,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     token_compute_us: float = 80.0
     """Arithmetic per token of the step, prompt or generated; its inverse is the prefill rate of the hardware."""
     weights_read_us: float = 11_000.0
-    """Reading all weights from memory once, which every step must."""
+    """Reading the weights from memory that every step must read: all, but for the experts of a mixture."""
+    experts: int = 0
+    """Experts in each layer of a mixture of experts; 0: a dense model."""
+    experts_per_token: int = 0
+    """How many of them a token goes through."""
+    experts_read_us: float = 0.0
+    """Reading the weights of all experts; a step reads those its tokens go through."""
     kv_read_us: float = 0.35
     """Reading the cached keys and values of one token of context."""
     compute_and_memory: Literal["overlap", "add"] = "overlap"
@@ -83,11 +90,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "token_compute_us",
             "weights_read_us",
             "kv_read_us",
+            "experts_read_us",
             "request_overhead_us",
             "batch_wait_us",
             "swap_blocks",
             "swap_block_us",
             "speculative_tokens",
+            "experts",
+            "experts_per_token",
         )
         return [
             *(f"{name} is {getattr(self, name)}, expected ≥ 1" for name in positive if getattr(self, name) < 1),
@@ -102,6 +112,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _inconsistent(self) -> list[str]:
         faults = self._without_effect()
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            faults.append(f"experts_per_token is {self.experts_per_token}, expected 1 to experts = {self.experts}")
         if self.max_model_len > self.kv_tokens:
             faults.append(
                 f"max_model_len is {self.max_model_len}, but the KV cache holds num_blocks × block_tokens"
@@ -119,6 +131,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             (static and self.prefix_cache, "batching: static shares no prefixes, so prefix_cache must be false"),
             (static and swap, "batching: static reserves all memory, so there is no preemption: swap"),
             (static and self.speculative_tokens > 0, "batching: static has no speculative_tokens"),
+            (self.experts_per_token > 0 and self.experts < 1, "experts_per_token needs experts ≥ 1"),
+            (self.experts_read_us > 0 and self.experts < 1, "experts_read_us needs experts ≥ 1"),
             (swap and self.swap_blocks < 1, "preemption: swap needs swap_blocks ≥ 1"),
             (not swap and self.swap_blocks > 0, "swap_blocks needs preemption: swap"),
             (not swap and self.swap_block_us > 0, "swap_block_us needs preemption: swap"),
@@ -141,8 +155,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         compute_us = step_tokens * self.token_compute_us
         memory_us = self.weights_read_us + context_tokens * self.kv_read_us
+        if self.experts:
+            memory_us += self.experts_read_us * self.experts_touched_ratio(step_tokens)
         work_us = compute_us + memory_us if self.compute_and_memory == "add" else max(compute_us, memory_us)
         return self.step_overhead_us + sequences * self.sequence_overhead_us + work_us
+
+    def experts_touched_ratio(self, tokens: int) -> float:
+        """Expected share of the experts that at least one of so many tokens goes through, if all are as likely."""
+        return 1.0 - (1.0 - self.experts_per_token / self.experts) ** tokens
 
 
 PRESETS: dict[str, Profile] = {
@@ -170,21 +190,7 @@ PRESETS: dict[str, Profile] = {
             num_blocks=65_536,
             max_model_len=131_072,
         ),
-        # 8.0e9 parameters of 2 B read at 2.0e12 B/s × 0.8; 131,072 B of KV a token at the same rate;
-        # 2 × 8.0e9 operations a token at 3.12e14/s × 0.5; memory 80e9 B × 0.9 less 16e9 B of weights.
-        Profile(
-            name="a100-8b",
-            description="an 8B model in 16 bits on one 80 GB A100, from its data sheet",
-            step_overhead_us=1_500.0,
-            sequence_overhead_us=10.0,
-            token_compute_us=103.0,
-            weights_read_us=10_000.0,
-            kv_read_us=0.082,
-            max_num_seqs=256,
-            max_step_tokens=8_192,
-            num_blocks=26_700,
-            max_model_len=131_072,
-        ),
+        *(msgspec.convert(parameters, Profile) for parameters in computed_presets()),
     )
 }
 """The profiles that ship, by name."""

@@ -31,13 +31,14 @@ class Replica:
         truth: TruthLog,
         events: EventLog,
         open_alarm: Callable[[Callable[[], None]], Alarm],
+        seed: int,
     ) -> None:
         self.name = name
         self.model = model
         self.provider = provider
         self.region = region
         self.state = state
-        self.driver = Driver(Engine(profile), time.monotonic_ns, self._deliver)
+        self.driver = Driver(Engine(profile, seed=seed), time.monotonic_ns, self._deliver)
         self.metrics = ServerMetrics(self.driver, model)
         self._truth = truth
         self._events = events

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import count
 
+import msgspec
 import pytest
 from virtual_engine import profile, request
 
@@ -16,11 +17,23 @@ MS = 1_000_000
 CHURN = profile(num_blocks=24, max_model_len=256, max_num_seqs=6, token_compute_us=300.0, kv_read_us=1.5)
 
 
+def churn(**changes: object) -> Profile:
+    return msgspec.structs.replace(CHURN, **changes)
+
+
 def arrivals() -> list[Request]:
     """Enough at once for queueing, eviction and preemption, then pauses."""
     return [
-        request(
-            n, prompt=20 + 13 * n % 90, output=5 + 17 * n % 40, arrival_ns=at * MS, shared=16 * (n % 4), family=n % 3
+        msgspec.structs.replace(
+            request(
+                n,
+                prompt=20 + 13 * n % 90,
+                output=5 + 17 * n % 40,
+                arrival_ns=at * MS,
+                shared=16 * (n % 4),
+                family=n % 3,
+            ),
+            priority=n % 3,
         )
         for n, at in enumerate([0, 0, 3, 10, 10, 11, 40, 95, 95, 95, 600, 2_000, 2_004, 9_000, 9_001, 9_002])
     ]
@@ -73,7 +86,16 @@ def as_served(progress: Progress, stamps: "array[int]") -> Served:
     )
 
 
-@pytest.mark.parametrize("chosen", [pytest.param(CHURN, id="churn")])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(CHURN, id="churn"),
+        pytest.param(churn(scheduling="priority"), id="priority"),
+        pytest.param(churn(preemption="swap", swap_blocks=9, swap_block_us=40.0), id="swap"),
+        pytest.param(churn(speculative_tokens=3, speculative_acceptance=0.6), id="drafts"),
+        pytest.param(churn(batching="static", prefix_cache=False, batch_wait_us=4_500.0), id="static"),
+    ],
+)
 @pytest.mark.parametrize("late_us", [[0], [90, 4_000, 0, 700]], ids=["punctual", "late"])
 def test_every_stamp_is_that_of_the_driver_in_real_time(chosen: Profile, late_us: list[int]) -> None:
     late_ns = (late_us[n % len(late_us)] * 1_000 for n in count())
