@@ -3,7 +3,8 @@
 A closed loop of streams over a profile: prompts and answers of fixed seeds, every stamp of every token
 kept. The ratio is the time the model lived through over the CPU time that took.
 
-    python benchmarks/virtual_time.py [--profile h100x4-70b] [--streams 64] [--requests 1000] [--rounds 3] [--json]
+    python benchmarks/virtual_time.py [--profile h100x4-70b] [--streams 64] [--requests 1000]
+        [--prompt-tokens 200 3000] [--rounds 3] [--json]
 """
 
 import argparse
@@ -17,10 +18,11 @@ from tokswarm.simulator.profile import Profile, load_profile
 from tokswarm.simulator.virtual import closed_loop
 
 PROMPT_TOKENS = (200, 3_000)
+"""Overridden by --prompt-tokens: short prompts make steps short in the model, and so the ratio small."""
 OUTPUT_TOKENS = (50, 500)
 
 
-def measure(profile: Profile, streams: int, requests: int) -> dict[str, float]:
+def measure(profile: Profile, streams: int, requests: int, prompt_tokens: tuple[int, int]) -> dict[str, float]:
     """One run: what the model lived through, and what it cost."""
     random_source = random.Random(1)
     left = requests
@@ -28,7 +30,7 @@ def measure(profile: Profile, streams: int, requests: int) -> dict[str, float]:
     def draw(_: int, arrival_ns: int) -> Request | None:
         nonlocal left
         left -= 1
-        prompt, output = random_source.randint(*PROMPT_TOKENS), random_source.randint(*OUTPUT_TOKENS)
+        prompt, output = random_source.randint(*prompt_tokens), random_source.randint(*OUTPUT_TOKENS)
         keys = tuple((left, place) for place in range((prompt + output) // profile.block_tokens))
         return (
             Request(request_id=left, arrival_ns=arrival_ns, prompt_tokens=prompt, output_tokens=output, block_keys=keys)
@@ -67,12 +69,16 @@ def main() -> None:
     parser.add_argument("--profile", default="h100x4-70b")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, default=1_000)
+    parser.add_argument("--prompt-tokens", type=int, nargs=2, default=PROMPT_TOKENS, metavar=("LEAST", "MOST"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     profile = load_profile(options.profile)
     rounds = sorted(
-        (measure(profile, options.streams, options.requests) for _ in range(options.rounds)),
+        (
+            measure(profile, options.streams, options.requests, tuple(options.prompt_tokens))
+            for _ in range(options.rounds)
+        ),
         key=lambda one: one["ratio"],
     )
     median = rounds[len(rounds) // 2]
@@ -80,6 +86,7 @@ def main() -> None:
         "profile": profile.name,
         "streams": options.streams,
         "requests": options.requests,
+        "prompt_tokens": list(options.prompt_tokens),
         "ratios": [round(one["ratio"], 1) for one in rounds],
         "median_ratio": statistics.median(one["ratio"] for one in rounds),
         **median,
