@@ -90,6 +90,8 @@ def command() -> click.Command:
     ) -> None:
         """Serve a simulated OpenAI-compatible endpoint: batching queues with finite KV caches."""
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        # The line before does nothing where the whole command has set up logging already, for warnings only.
+        logging.getLogger("tokswarm.simulator").setLevel(logging.INFO)
         deployment = load_deployment(source, model=model).with_rates(requests_per_minute, tokens_per_minute)
         settings = SimSettings(
             host=host,
