@@ -16,7 +16,7 @@ from tokswarm.simulator.engine import Engine, Request, Step
 from tokswarm.simulator.virtual import Served, open_loop
 
 SHIPPED = Path(__file__).parents[3] / "locustfiles" / "traces"
-WHOLE = Path(os.environ.get("TOKSWARM_TRACES", ""))
+WHOLE = Path(os.environ.get("TOKSWARM_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
 """A folder with the traces in full length; those that ship are their first rows."""
 
 STEP_NS = 10_000_000
@@ -217,5 +217,5 @@ def test_hit_rate_of_the_whole_trace_falls_off_the_known_cliff(
 ) -> None:
     path = WHOLE / name
     if not path.is_file():
-        pytest.skip(f"no {name} in the folder that TOKSWARM_TRACES names")
+        pytest.skip(f"no {name} in {WHOLE}: TOKSWARM_TRACES names another folder")
     assert 100 * engine_hit_ratio(trace_blocks(path), cached_blocks) == pytest.approx(published_pct, abs=0.5)
