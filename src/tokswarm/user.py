@@ -24,10 +24,9 @@ from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.traffic.mix import Distribution, Output, Prompt, Target, TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.wire.answer import LiveRow
-from tokswarm.wire.chat_answer import ChatAnswer, Chunk, lenient_chunk
 from tokswarm.wire.client import Call, LoadClient
 from tokswarm.wire.exchange import Exchange
-from tokswarm.wire.sse import EventSplitter
+from tokswarm.wire.kept_answer import KeptChatAnswer
 from tokswarm.wire.target import ResolvedTarget
 from tokswarm.worker.record_of import record_of
 
@@ -49,46 +48,6 @@ class Reply(NamedTuple):
     def ok(self) -> bool:
         """Whether the request ended ok."""
         return self.record.outcome is Outcome.OK
-
-
-class TextAnswer(ChatAnswer):
-    """A chat answer that keeps its bytes, so that its text can be read at the end."""
-
-    __slots__ = ("_bodies", "_whole")
-
-    def __init__(self, live: LiveRow) -> None:
-        super().__init__(live)
-        self._bodies: list[bytes] = []
-        self._whole = b""
-
-    def feed(self, body: bytes, at_ns: int, stamped: bool) -> None:
-        """Take the body bytes of one read, with its stamp, and keep them."""
-        super().feed(body, at_ns, stamped)
-        self._bodies.append(body)
-
-    def read_body(self, body: bytes) -> None:
-        """Take a whole answer that was not streamed, and keep it."""
-        super().read_body(body)
-        self._whole = body
-
-    def text(self) -> str:
-        """The content of all events or of the whole answer, reasoning left out."""
-        if self._whole:
-            return _content(self._whole)
-        events = EventSplitter().feed(b"".join(self._bodies))
-        return "".join(_content(event) for event in events if event.startswith(b"{"))
-
-
-def _content(event: bytes) -> str:
-    try:
-        chunk: Chunk = lenient_chunk(event)
-    except (msgspec.DecodeError, RecursionError):
-        return ""  # the answer itself has counted it as a protocol error
-    for choice in chunk.choices or ():
-        part = choice.delta or choice.message
-        if part is not None and part.content:
-            return part.content
-    return ""
 
 
 class _Planned(msgspec.Struct):
@@ -124,11 +83,11 @@ class LLM:
                 **fields,
             }
         )
-        call = Call(b"%s%d\r\n\r\n%s" % (self._head, len(body), body), TextAnswer)
+        call = Call(b"%s%d\r\n\r\n%s" % (self._head, len(body), body), KeptChatAnswer)
         exchange = self._exchange(call)
         record = self._record(exchange, name, max_tokens)
         answer = exchange.answer
-        assert isinstance(answer, TextAnswer)
+        assert isinstance(answer, KeptChatAnswer)
         text = answer.text()
         self._fire(record, name)
         return Reply(text, record, [*messages, {"role": "assistant", "content": text}])

@@ -28,6 +28,8 @@ class StageSummary(Measures, frozen=True, kw_only=True):
     """Output tok/s against that of the lowest closed-loop stage, scaled by concurrency; 1 is linear."""
     dropped: int | None = None
     """Arrivals that were due and never sent; None: not known."""
+    abandoned_turns: int | None = None
+    """Turns that were never sent, because an earlier one of their session failed; None: not known."""
     failures: tuple[Failure, ...] = ()
     """The most frequent errors, most frequent first."""
     classes: dict[str, Measures]

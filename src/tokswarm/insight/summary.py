@@ -195,6 +195,7 @@ def _stage(
         duration_s=round(window.length_s, 3),
         planned_s=plan.duration_s,
         dropped=None if fleet is None else _dropped(fleet, plan.name, ALL_CLASSES, None),
+        abandoned_turns=None if fleet is None else _unsent(fleet, plan.name, ALL_CLASSES, None, "abandoned_turns"),
         failures=common_failures(rows),
         classes=classes,
     )
@@ -208,13 +209,16 @@ def _load_name(load: Load) -> str:
 
 def _dropped(fleet: pl.DataFrame | None, stage: str, class_name: str, window: MeasuredWindow | None) -> int:
     """Arrivals dropped in a stage: all of them, or those of the seconds that begin in its window."""
-    if fleet is None:
-        return 0
+    return 0 if fleet is None else _unsent(fleet, stage, class_name, window, "dropped")
+
+
+def _unsent(fleet: pl.DataFrame, stage: str, class_name: str, window: MeasuredWindow | None, what: str) -> int:
+    """The sum of a column of counts over a stage, or over the seconds that begin in its window."""
     rows = fleet.filter(pl.col("stage") == stage, pl.col("class_name") == class_name)
     if window is not None:
         begin_ns = pl.col("second_unix") * 1_000_000_000
         rows = rows.filter((begin_ns >= window.begin_unix_ns) & (begin_ns < window.end_unix_ns))
-    return int(rows["dropped"].sum())
+    return int(rows[what].sum())
 
 
 def _without_records(lost: list[LostWorker], requests: pl.DataFrame) -> list[LostWorker]:

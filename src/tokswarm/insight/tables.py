@@ -40,7 +40,7 @@ REQUESTS: dict[str, pl.DataType] = {
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
 
-APPENDED = {"coalesced": False}
+APPENDED = {"coalesced": False, "abandoned_turns": 0}
 """Columns that older runs do not have, and what their absence means."""
 
 WORKERS: dict[str, pl.DataType] = {
@@ -58,6 +58,7 @@ FLEET: dict[str, pl.DataType] = {
     "class_name": pl.String(),
     "stage": pl.String(),
     "dropped": pl.Int64(),
+    "abandoned_turns": pl.Int64(),
 }
 """`fleet.parquet`: one row per class, stage and second (measure/window.py)."""
 

@@ -142,6 +142,7 @@ def _fleet_second(second_unix: int, cell: _Cell, *, limited: bool) -> FleetSecon
         in_flight=row.in_flight,
         dropped=row.dropped,
         late=row.late,
+        abandoned_turns=row.abandoned_turns,
         goodput_per_s=row.slo_met if limited else None,
         goodput_ratio=_share(row.slo_met, row.slo_known),
         cached_ratio=_share(row.cached_tokens, row.cache_known_prompt_tokens),

@@ -107,6 +107,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
     remaining_requests: int | None = None
     """Left of the server's rate limit."""
     remaining_tokens: int | None = None
+    session: int | None = None
+    """Number of its session, unique in its stage; None: it belongs to none."""
+    turn: int | None = None
+    """Which turn of the session it is, from 1."""
 
     @property
     def ttft_ms(self) -> float | None:

@@ -47,6 +47,8 @@ class WindowRow(msgspec.Struct, kw_only=True, array_like=True):
     """The most tokens that the requests sent may be answered with."""
     open_max_tokens: int = 0
     """The same of all requests in flight at the second's end, what has come of them already included."""
+    abandoned_turns: int = 0
+    """Turns that were never sent, because an earlier one of their session failed."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="w1"):
@@ -124,6 +126,8 @@ class FleetSecond(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     queue_wait_p90_ms: float | None = None
     queue_wait_p99_ms: float | None = None
     schedule_lag_p99_ms: float | None = None
+    abandoned_turns: int = 0
+    """Turns that were never sent, because an earlier one of their session failed."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="e1"):

@@ -45,6 +45,12 @@ class Workload:
 
     def __init__(self, run: MeasuredRun, *, block_tokens: int, max_model_len: int) -> None:
         plan = run.plan
+        for one in run.mix.classes:
+            if one.session is not None:
+                raise ConfigError(
+                    f"the class {one.name} of the run comes in sessions, which a prediction does not know",
+                    hint="measure a run whose requests stand alone",
+                )
         self.stages = plan.stages
         self._run = run
         self._block_tokens = block_tokens

@@ -6,6 +6,7 @@ Every server refuses the first. What fits only in part is refused by some and cu
 
 import random
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from tokswarm.errors import PreflightError
@@ -14,6 +15,7 @@ from tokswarm.traffic.mix import Mix, TrafficClass
 from tokswarm.traffic.plan import PlannedStage, Replay
 from tokswarm.traffic.replay import replay_rows
 from tokswarm.traffic.schedule import stage_class_weights
+from tokswarm.traffic.session import SessionDraws
 
 DRAWS = 2000
 """Enough to see one request in a thousand more often than not."""
@@ -63,13 +65,21 @@ def _classes(mix: Mix, stages: list[PlannedStage], context_tokens: int) -> Itera
         if not any(stage_class_weights(mix, stage)[index] > 0 for stage in drawing):
             continue
         shares = _shares(_draws(traffic_class), context_tokens)
-        yield Asking(traffic_class.name, *shares, "the max of prompt.tokens or of output.max_tokens")
+        keys = "the max of prompt.tokens or of output.max_tokens"
+        if traffic_class.session is not None:
+            keys += ", or of session.turns"
+        yield Asking(traffic_class.name, *shares, keys)
 
 
 def _draws(traffic_class: TrafficClass) -> Iterator[tuple[int, int]]:
+    """Prompts and answers as drawn; of sessions every turn, as if every answer were as long as it may be."""
     rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
     prompt, output = Sampler(traffic_class.prompt.tokens), Sampler(traffic_class.output.max_tokens)
-    return ((prompt.draw(rng), output.draw(rng)) for _ in range(DRAWS))
+    if traffic_class.session is None:
+        return ((prompt.draw(rng), output.draw(rng)) for _ in range(DRAWS))
+    session = SessionDraws(traffic_class, traffic_class.session)
+    turns = (turn for _ in range(DRAWS) for turn in session.lengths(rng, prompt.draw(rng), output.draw(rng)))
+    return islice(turns, DRAWS)
 
 
 def _replays(stages: list[PlannedStage], context_tokens: int) -> Iterator[Asking]:

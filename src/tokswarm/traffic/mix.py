@@ -142,6 +142,53 @@ class Slo(Spec, frozen=True, kw_only=True):
     e2e: Limit | None = None
 
 
+class TimeUniform(Spec, frozen=True, kw_only=True):
+    """From low to high, all alike."""
+
+    low: Duration
+    high: Duration
+
+
+class TimeExponential(Spec, frozen=True, kw_only=True):
+    """By its mean."""
+
+    mean: Duration
+
+
+class TimeLognormal(Spec, frozen=True, kw_only=True):
+    """By median and 99th percentile."""
+
+    p50: Duration
+    p99: Duration
+
+
+class TimeDistribution(Spec, frozen=True, kw_only=True):
+    """A distribution of times: exactly one kind, with an optional bound."""
+
+    fixed: Duration | None = None
+    """Always this."""
+    uniform: TimeUniform | None = None
+    exponential: TimeExponential | None = None
+    lognormal: TimeLognormal | None = None
+    max: Duration | None = None
+    """A longer draw becomes this."""
+
+
+class Session(Spec, frozen=True, kw_only=True):
+    """A conversation: each turn sends all that was said before it."""
+
+    turns: Distribution
+    """How many requests it has."""
+    think_time: TimeDistribution = TimeDistribution(fixed=Duration(0))
+    """From the end of an answer to the next turn."""
+    turn_tokens: Distribution | None = None
+    """What a later turn adds of its own; None: as the first turn, without the shared prefix."""
+    history: Literal["own", "server"] = "own"
+    """What stands for earlier answers: text of ours as long as they were, or what the server really said."""
+    sticky: Literal["none", "connection", "header"] = "none"
+    """What ties its turns together for a router: one connection, or a header x-session-id."""
+
+
 class TrafficClass(Spec, frozen=True, kw_only=True):
     """One kind of request; `weight` is its share against the other classes."""
 
@@ -149,6 +196,8 @@ class TrafficClass(Spec, frozen=True, kw_only=True):
     weight: Annotated[float, Meta(gt=0)] = 1.0
     prompt: Prompt
     output: Output
+    session: Session | None = None
+    """Requests come as conversations; the weight is then that of a whole one. None: each by itself."""
     slo: Slo | None = None
 
 

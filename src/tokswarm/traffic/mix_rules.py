@@ -18,15 +18,18 @@ from tokswarm.traffic.mix import (
     Lognormal,
     Mix,
     Prompt,
+    Session,
     Slo,
     Stage,
     Target,
+    TimeDistribution,
     Tls,
     TraceSource,
     TrafficClass,
 )
 from tokswarm.traffic.planning import stage_names
 from tokswarm.traffic.rates import Diurnal, RateCourse
+from tokswarm.traffic.session import SESSION_HEADER
 from tokswarm.traffic.strict_yaml import Problem, suggestion
 
 _KEY_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
@@ -42,6 +45,7 @@ _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "content-encoding", "connection", "accept-encoding"}
 )
 _KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "geometric", "choice", "empirical")
+_TIMES = ("fixed", "uniform", "exponential", "lognormal")
 _ARRIVALS = ("poisson", "constant", "gamma", "weibull")
 _ABORT_RULES = ("error_share", "ttft_p99", "itl_p99", "e2e_p99")
 _SHORTEST_ABORT_NS = 1_000_000_000
@@ -61,6 +65,8 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
         yield from _class(one, path)
         if one.slo is not None and not mix.target.stream:
             yield from _slo_without_stream(one.slo, f"{path}.slo")
+        if one.session is not None:
+            yield from _sticky(one.session.sticky, mix.target, f"{path}.session.sticky")
     yield from _load(mix.load, [one.name for one in mix.classes])
     if mix.abort is not None:
         yield from _abort(mix.abort, stream=mix.target.stream)
@@ -143,8 +149,43 @@ def _class(one: TrafficClass, path: str) -> Iterator[Problem]:
     yield from _distribution(one.prompt.tokens, f"{path}.prompt.tokens")
     yield from _prefix(one.prompt, f"{path}.prompt")
     yield from _distribution(one.output.max_tokens, f"{path}.output.max_tokens")
+    if one.session is not None:
+        yield from _session(one.session, f"{path}.session")
     if one.slo is not None:
         yield from _slo(one.slo, f"{path}.slo")
+
+
+def _session(session: Session, path: str) -> Iterator[Problem]:
+    yield from _distribution(session.turns, f"{path}.turns")
+    yield from _times(session.think_time, f"{path}.think_time")
+    if session.turn_tokens is not None:
+        yield from _distribution(session.turn_tokens, f"{path}.turn_tokens")
+
+
+def _times(times: TimeDistribution, path: str) -> Iterator[Problem]:
+    kinds = [kind for kind in _TIMES if getattr(times, kind) is not None]
+    if len(kinds) != 1:
+        came = " and ".join(kinds) or "none"
+        yield Problem(path, f"expected exactly one of {', '.join(_TIMES)}, came {came}")
+    if times.uniform is not None and times.uniform.low > times.uniform.high:
+        yield Problem(f"{path}.uniform", f"expected low ≤ high, came {times.uniform.low} and {times.uniform.high}")
+    if times.exponential is not None and times.exponential.mean.nanoseconds == 0:
+        yield Problem(f"{path}.exponential.mean", "must be longer than 0s")
+    if times.lognormal is not None:
+        p50, p99 = times.lognormal.p50, times.lognormal.p99
+        if p50.nanoseconds == 0 or p50 > p99:
+            yield Problem(f"{path}.lognormal", f"expected 0s < p50 ≤ p99, came {p50} and {p99}")
+
+
+def _sticky(sticky: str, target: Target, path: str) -> Iterator[Problem]:
+    if sticky == "none":
+        return
+    if target.client != "native":
+        yield Problem(path, f"{sticky} goes with `client: native` only")
+    elif sticky == "connection" and target.connections == "new":
+        yield Problem(path, "a session cannot keep its connection where target.connections is new")
+    elif sticky == "header" and any(name.lower() == SESSION_HEADER for name in target.headers):
+        yield Problem(path, f"target.headers sets {SESSION_HEADER} already", "leave one of them out")
 
 
 def _prefix(prompt: Prompt, path: str) -> Iterator[Problem]:

@@ -5,16 +5,17 @@ Lengths are drawn as the run draws them, DRAWS of each class; arrivals are those
 
 import random
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from statistics import fmean
 
 import msgspec
 
 from tokswarm.traffic.distribution import Sampler
-from tokswarm.traffic.mix import Mix, TrafficClass
+from tokswarm.traffic.mix import Mix, Session, TrafficClass
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Replay
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.schedule import stage_class_weights, stage_offsets_ns
+from tokswarm.traffic.session import SessionDraws
 
 DRAWS = 5000
 BINS = 60
@@ -30,7 +31,9 @@ class ClassPreview(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: list[int]
     """Drawn, ascending."""
     shared_ratio: float
-    """Share of the prompt tokens that belong to a shared prefix."""
+    """Share of the prompt tokens that belong to a shared prefix, or to what was said before in a session."""
+    turns_mean: float = 1.0
+    """Requests for each that begins; above 1 of sessions, of which every turn is in the lengths."""
 
 
 class StagePreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +43,13 @@ class StagePreview(msgspec.Struct, frozen=True, kw_only=True):
     load: str
     duration_s: float
     requests: int | None
-    """Over the whole fleet; None of a closed loop, where the endpoint decides."""
+    """Over the whole fleet, every turn of a session counted; None of a closed loop, where the endpoint decides."""
     prompt_tokens_mean: float
     max_tokens_mean: float
     shared_ratio: float
     """Of a trace: the share of prompt tokens that an unlimited cache would have by then."""
     arrivals: list[int]
-    """Requests in each part of the stage; empty of a closed loop."""
+    """Requests in each part of the stage, of sessions the first turn; empty of a closed loop."""
 
     @property
     def prompt_tokens(self) -> float | None:
@@ -73,14 +76,40 @@ def stage_previews(mix: Mix, stages: Sequence[PlannedStage]) -> list[StagePrevie
 def _class_preview(one: TrafficClass) -> ClassPreview:
     rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
     prompt, output = Sampler(one.prompt.tokens), Sampler(one.output.max_tokens)
+    prefix_tokens = 0 if one.prompt.shared_prefix is None else one.prompt.shared_prefix.tokens
+    if one.session is not None:
+        return _session_preview(one, one.session, prefix_tokens)
     prompts = sorted(prompt.draw(rng) for _ in range(DRAWS))
-    prefix = one.prompt.shared_prefix
-    shared = 0 if prefix is None else sum(min(prefix.tokens, tokens) for tokens in prompts)
     return ClassPreview(
         name=one.name,
         prompt_tokens=prompts,
         max_tokens=sorted(output.draw(rng) for _ in range(DRAWS)),
+        shared_ratio=sum(min(prefix_tokens, tokens) for tokens in prompts) / sum(prompts),
+    )
+
+
+def _session_preview(one: TrafficClass, spec: Session, prefix_tokens: int) -> ClassPreview:
+    """Every turn of sessions until there are DRAWS, as if every answer were as long as it may be."""
+    rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
+    prompt, output = Sampler(one.prompt.tokens), Sampler(one.output.max_tokens)
+    draws = SessionDraws(one, spec)
+    prompts: list[int] = []
+    outputs: list[int] = []
+    sessions = shared = 0
+    while len(prompts) < DRAWS:
+        sessions += 1
+        known = prefix_tokens
+        for tokens, max_tokens in islice(draws.lengths(rng, prompt.draw(rng), output.draw(rng)), DRAWS):
+            prompts.append(tokens)
+            outputs.append(max_tokens)
+            shared += min(known, tokens)
+            known = tokens + (max_tokens if spec.history == "server" else 0)
+    return ClassPreview(
+        name=one.name,
+        prompt_tokens=sorted(prompts),
+        max_tokens=sorted(outputs),
         shared_ratio=shared / sum(prompts),
+        turns_mean=len(prompts) / sessions,
     )
 
 
@@ -88,8 +117,9 @@ def _stage_preview(mix: Mix, index: int, stage: PlannedStage, classes: Sequence[
     if isinstance(stage.load, Replay):
         return _replay_preview(stage, stage.load)
     weights = stage_class_weights(mix, stage)
-    total = sum(weights)
-    shares = [weight / total for weight in weights]
+    begun = [weight / sum(weights) for weight in weights]
+    turns = sum(share * one.turns_mean for share, one in zip(begun, classes, strict=True))
+    shares = [share * one.turns_mean / turns for share, one in zip(begun, classes, strict=True)]
     prompts = [share * fmean(one.prompt_tokens) for share, one in zip(shares, classes, strict=True)]
     shared = sum(tokens * one.shared_ratio for tokens, one in zip(prompts, classes, strict=True))
     due_ns: list[int] = []
@@ -100,7 +130,7 @@ def _stage_preview(mix: Mix, index: int, stage: PlannedStage, classes: Sequence[
         name=stage.name,
         load=_load_words(stage.load),
         duration_s=stage.duration_s,
-        requests=len(due_ns) if isinstance(stage.load, OpenLoop) else None,
+        requests=round(len(due_ns) * turns) if isinstance(stage.load, OpenLoop) else None,
         prompt_tokens_mean=sum(prompts),
         max_tokens_mean=sum(share * fmean(one.max_tokens) for share, one in zip(shares, classes, strict=True)),
         shared_ratio=shared / sum(prompts),

@@ -28,7 +28,7 @@ _NONCE_WORDS = 7
 """Enough words to spell all 64 bits of a key."""
 FIRST_TOKEN_ID, TOKEN_IDS = 256, 3840
 """Ids 256 to 4,095: in every model's vocabulary, above the bytes and special tokens at its start."""
-_POOL, _PREFIX, _BLOCK, _UNIQUE = range(4)
+_POOL, _PREFIX, _BLOCK, _UNIQUE, _TURN, _ANSWER = range(6)
 
 
 class Vocabulary(NamedTuple):
@@ -64,6 +64,8 @@ class PromptWriter:
         self._prefix_seed = mixed_seed(content_seed, _PREFIX)
         self._block_seed = mixed_seed(content_seed, _BLOCK)
         self._unique_seed = mixed_seed(content_seed, _UNIQUE)
+        self._turn_seed = mixed_seed(content_seed, _TURN)
+        self._answer_seed = mixed_seed(content_seed, _ANSWER)
         self._trace_seeds: dict[str, int] = {}
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
@@ -98,6 +100,19 @@ class PromptWriter:
         if total > whole * words:
             pieces.append(self._text(total - whole * words, mixed_seed(self._unique_seed, *key)))
         return self._separator.join(pieces)
+
+    def turn(self, tokens: int, key: tuple[int, int], turn: int) -> bytes:
+        """What the user says in a later turn of the session with this key, `tokens` long with its template."""
+        return self._text(self._content_words(tokens), mixed_seed(self._turn_seed, *key, turn))
+
+    def stand_in(self, tokens: int, key: tuple[int, int], turn: int) -> bytes:
+        """A text as long as an answer of `tokens`, in the place of the one to this turn of the session."""
+        words = max(1, round(tokens / self._fit.tokens_per_word))
+        return self._text(words, mixed_seed(self._answer_seed, *key, turn))
+
+    def session_id(self, key: tuple[int, int]) -> int:
+        """A number of 64 bits that the session with this key has in this run alone."""
+        return mixed_seed(self._turn_seed, *key)
 
     def words(self, count: int, key: tuple[int, int]) -> bytes:
         """Exactly `count` words that no other key has: what a probe sends to find the fit itself."""

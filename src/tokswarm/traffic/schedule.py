@@ -15,9 +15,10 @@ from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Repl
 from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.seed import mixed_seed
+from tokswarm.traffic.session import Session, SessionDraws
 from tokswarm.traffic.ticket import Ticket
 
-_ARRIVALS, _TICKETS = range(2)
+_ARRIVALS, _TICKETS, _SESSIONS = range(3)
 REPLAY_CLASS_INDEX = 0
 """Requests of a trace count for the mix's first class, with its limits; their lengths come from the trace."""
 
@@ -47,6 +48,7 @@ class TicketSource:
         self._worker_count = worker_count
         self._writer = PromptWriter(plan.fit, plan.content_seed, vocabulary_of(plan.mix.target))
         self._classes = [_ClassDraws(one) for one in plan.mix.classes]
+        self._sessions = [None if one.session is None else SessionDraws(one, one.session) for one in plan.mix.classes]
         self._prefix_used: dict[tuple[int, int], int] = {}
         self._replays: dict[int, ReplayRows] = {}
         self._blocks_used: dict[str, bytearray] = {}
@@ -66,6 +68,14 @@ class TicketSource:
                 return self._open(stage_index, load, round(stage.duration_s * 1e9))
             case Replay() as replay:
                 return self._replay(stage_index, replay, round(stage.duration_s * 1e9))
+
+    def session(self, stage_index: int, first: Ticket) -> Session | None:
+        """The session that this ticket begins; None when it stands alone."""
+        draws = self._sessions[first.class_index]
+        if first.turn is None or draws is None:
+            return None
+        seed = mixed_seed(self._plan.mix.seed, _SESSIONS, stage_index, first.index)
+        return Session(draws, first, seed=seed, key=(stage_index, first.index), writer=self._writer)
 
     def _closed(self, stage_index: int) -> Iterator[Ticket]:
         draw = self._draw(stage_index)
@@ -142,6 +152,7 @@ class TicketSource:
             prompt_tokens=tokens,
             max_tokens=max_tokens,
             ideal_cached_tokens=ideal,
+            turn=None if self._sessions[class_index] is None else 1,
         )
 
     def _known_prefix(self, class_index: int, group: int, tokens: int) -> int:

@@ -18,3 +18,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_tokens: int
     ideal_cached_tokens: int
     """Prompt tokens that an unlimited prefix cache would have by now, were all earlier tickets done."""
+    turn: int | None = None
+    """Which turn of its session it is, from 1; None: it belongs to none. The session's number is `index`."""
+    history: tuple[bytes, ...] = ()
+    """What was said before in its session, a user's text and an answer in turn, each as it stands in JSON."""

@@ -11,7 +11,7 @@ from tokswarm.measure.record import Outcome
 from tokswarm.wire.answer import Answer, LiveRow
 from tokswarm.wire.chat_answer import ChatAnswer
 from tokswarm.wire.clock import ReceiveClock
-from tokswarm.wire.connection import ConnectionPool
+from tokswarm.wire.connection import ConnectionPool, SessionConnection
 from tokswarm.wire.exchange import Deadlines, Exchange
 from tokswarm.wire.receiver import Receiver
 from tokswarm.wire.target import ResolvedTarget
@@ -28,6 +28,8 @@ class Call(NamedTuple):
 
     request: bytes
     dialect: Callable[[LiveRow], Answer] = ChatAnswer
+    connection: SessionConnection | None = None
+    """The session's own; None: any."""
 
 
 class LoadClient:
@@ -75,6 +77,10 @@ class LoadClient:
         exchange: Exchange = waiter.get()
         guard.kill(block=False)
         return exchange
+
+    def session_connection(self) -> SessionConnection:
+        """A connection for the turns of one session, opened with the first; whoever asked for it closes it."""
+        return SessionConnection(self._pool)
 
     def defer(self, action: Callable[[], None]) -> None:
         """Run this soon, in the loop's slices."""
@@ -126,7 +132,7 @@ class LoadClient:
         exchange = Exchange(
             request=call.request,
             answer=call.dialect(live),
-            pool=self._pool,
+            pool=call.connection or self._pool,
             receiver=self.receiver,
             deadlines=self._deadlines,
             keep=not self._fresh,

@@ -247,12 +247,38 @@ class LayeredConnection(Connection):
         super().write(layer.take_output())
 
 
+class Connections(Protocol):
+    """Where an exchange gets its connection and gives it back: the pool, or a session's own."""
+
+    target_name: str
+
+    def avoid(self, address: Address) -> bool:
+        """Never again use an address that refused, while another is left; whether one is."""
+        ...
+
+    def take_idle(self) -> "Connection | None":
+        """A kept connection, or None."""
+        ...
+
+    def open(self, owner: Owner) -> "tuple[Connection, bool]":
+        """A new connection in the loop, and whether TCP is already up. OSError when it cannot be."""
+        ...
+
+    def keep(self, connection: "Connection") -> None:
+        """Take a connection back whose response was read to its end."""
+        ...
+
+    def drop(self, connection: "Connection") -> None:
+        """Close a connection, idle or not."""
+        ...
+
+
 class _Idle:
     """Owns a kept connection: whatever arrives on it ends it."""
 
     __slots__ = ("_connection", "_pool", "recvmsg")
 
-    def __init__(self, connection: Connection, pool: "ConnectionPool") -> None:
+    def __init__(self, connection: Connection, pool: Connections) -> None:
         self._connection = connection
         self._pool = pool
         self.recvmsg = connection.recvmsg
@@ -271,6 +297,47 @@ class _Idle:
     def on_error(self, error: Exception) -> None:  # noqa: ARG002 - the loop's contract
         """Broken."""
         self._pool.drop(self._connection)
+
+
+class SessionConnection:
+    """The connection of one session: kept between its turns, used by nobody else."""
+
+    __slots__ = ("_kept", "_pool", "target_name")
+
+    def __init__(self, pool: "ConnectionPool") -> None:
+        self.target_name = pool.target_name
+        self._pool = pool
+        self._kept: Connection | None = None
+
+    def avoid(self, address: Address) -> bool:
+        """Never again use an address that refused, while another is left; whether one is."""
+        return self._pool.avoid(address)
+
+    def take_idle(self) -> Connection | None:
+        """The one of the turn before; None on the first, or when the server has closed it."""
+        connection, self._kept = self._kept, None
+        return connection
+
+    def open(self, owner: Owner) -> tuple[Connection, bool]:
+        """A new one."""
+        return self._pool.open(owner)
+
+    def keep(self, connection: Connection) -> None:
+        """Hold it for the next turn."""
+        connection.answered()
+        connection.belong_to(_Idle(connection, self))
+        self._kept = connection
+
+    def drop(self, connection: Connection) -> None:
+        """Close it."""
+        if self._kept is connection:
+            self._kept = None
+        self._pool.drop(connection)
+
+    def close(self) -> None:
+        """The session is over: close what is kept."""
+        if self._kept is not None:
+            self.drop(self._kept)
 
 
 class ConnectionPool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tokswarm.measure.record import Outcome
 from tokswarm.redact import redact
 from tokswarm.wire.answer import Answer, judge_answer, judge_refusal
-from tokswarm.wire.connection import Connection, ConnectionPool, TunnelRefusedError
+from tokswarm.wire.connection import Connection, Connections, TunnelRefusedError
 from tokswarm.wire.http1 import HttpProtocolError, ResponseParser
 from tokswarm.wire.receiver import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, Receiver
 from tokswarm.wire.sse import EventTooLongError
@@ -90,7 +90,7 @@ class Exchange:
         *,
         request: bytes,
         answer: Answer,
-        pool: ConnectionPool,
+        pool: Connections,
         receiver: Receiver,
         deadlines: Deadlines,
         keep: bool,

@@ -17,6 +17,7 @@ from tokswarm.redact import redact
 from tokswarm.wire.answer import Answer, LiveRow, judge_answer, judge_refusal
 from tokswarm.wire.client import Call
 from tokswarm.wire.clock import ReceiveClock
+from tokswarm.wire.connection import SessionConnection
 from tokswarm.wire.receiver import Receiver
 from tokswarm.wire.target import ResolvedTarget
 
@@ -125,6 +126,10 @@ class SdkClient:
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run this after a delay."""
         self._receiver.later(delay_s, action)
+
+    def session_connection(self) -> SessionConnection:
+        """None can be had: the SDK keeps its connections to itself, and a mix that asks for one is refused."""
+        raise NotImplementedError
 
     def abort_all(self, reason: str) -> int:
         """Give up everything under way; how many that were."""

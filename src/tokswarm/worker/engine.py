@@ -2,7 +2,8 @@
 
 Closed loop: a fixed number of users, each sending its next request when the last is over. Open loop
 and replay: requests at absolute times whatever the server does; one that could not be sent because
-too many are open is counted, never silently delayed.
+too many are open is counted, never silently delayed. A class with sessions: what a user or the schedule
+sends begins one, and its later turns follow when their user has thought.
 """
 
 import logging
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 
-from tokswarm.measure.record import Outcome
+from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.traffic.plan import ClosedLoop, PlannedStage, Shard
 from tokswarm.traffic.schedule import TicketSource, concurrency_share
 from tokswarm.traffic.ticket import Ticket
@@ -22,8 +23,10 @@ from tokswarm.wire.answer import LiveRow
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import Call
 from tokswarm.wire.clock import ReceiveClock
+from tokswarm.wire.connection import SessionConnection
+from tokswarm.worker.open_session import OpenSession
 from tokswarm.worker.record_of import Ended
-from tokswarm.worker.recorder import Recorder, Sending
+from tokswarm.worker.recorder import Recorder, Row, Sending
 from tokswarm.worker.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -60,6 +63,10 @@ class Client(Protocol):
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run this after a delay."""
+        ...
+
+    def session_connection(self) -> SessionConnection:
+        """A connection for the turns of one session."""
         ...
 
     def abort_all(self, reason: str) -> int:
@@ -102,10 +109,12 @@ class Engine:
         self._ignore_eos = [each.output.ignore_eos for each in shard.plan.mix.classes]
         self._slots = Slots()
         self._tickets: Iterator[Ticket] = iter(())
+        self._stage_index = 0
         self._stage = ""
         self._closed = False
         self._sending = False
         self._open = 0
+        self._sessions: set[OpenSession] = set()
         self._count = StageCount()
         self._idle = Event()
         self._halt = Event()
@@ -116,7 +125,7 @@ class Engine:
         """Send the stage's share from that instant of the wall clock, then drain; blocks until it is over."""
         stage = self._shard.plan.stages[index]
         self._count = StageCount()
-        self._stage = stage.name
+        self._stage_index, self._stage = index, stage.name
         self._tickets = tickets = self._source.tickets(index)
         self._closed = isinstance(stage.load, ClosedLoop)
         self._idle.set()
@@ -130,6 +139,9 @@ class Engine:
                 self._run_schedule(start_ns, stop_ns)
         self._sending = False
         self._drain(stage)
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
         return self._count
 
     def halt(self, reason: str, drain_s: float) -> None:
@@ -178,16 +190,22 @@ class Engine:
                 return
         self._sleep_until(stop_ns)
 
-    def _send(self, ticket: Ticket, planned_ns: int) -> None:
+    def _send(self, ticket: Ticket, planned_ns: int, session: OpenSession | None = None) -> None:
         row = self._recorder.row(ticket.class_index, self._stage)
         slot = self._slots.take()
         if slot is None:
             self._recorder.dropped(row)
+            if session is not None:
+                self._end_session(session, row)
             return
-        call = self._writer.write(
-            ticket.prompt, max_tokens=ticket.max_tokens, ignore_eos=self._ignore_eos[ticket.class_index]
-        )
-        sending = Sending(ticket, row, slot, planned_ns)
+        if ticket.turn == 1:
+            session = self._begin_session(ticket)
+        ignore_eos = self._ignore_eos[ticket.class_index]
+        if session is None:
+            call = self._writer.write(ticket.prompt, max_tokens=ticket.max_tokens, ignore_eos=ignore_eos)
+        else:
+            call = session.call(self._writer, ticket, ignore_eos=ignore_eos)
+        sending = Sending(ticket, row, slot, planned_ns, session)
         self._open += 1
         self._idle.clear()
         exchange = self._client.start(call, row.live, self._over, sending)
@@ -196,7 +214,7 @@ class Engine:
     def _over(self, exchange: Over) -> None:
         sending = exchange.tag
         assert isinstance(sending, Sending)
-        self._recorder.finished(exchange, sending)
+        record = self._recorder.finished(exchange, sending)
         self._slots.give_back(sending.slot)
         self._count.finished += 1
         if exchange.outcome is Outcome.ABORTED:
@@ -204,11 +222,66 @@ class Engine:
         self._open -= 1
         if not self._open:
             self._idle.set()
+        if sending.session is not None and self._sending and self._goes_on(exchange, sending, sending.session, record):
+            return
         if self._closed and self._sending:
             if exchange.headers_ns is None and exchange.outcome is not Outcome.TIMEOUT:
                 self._client.later(FAILURE_PAUSE_S, partial(self._next_of_user, self._tickets))
             else:
                 self._next_of_user(self._tickets)
+
+    # --- sessions ---
+
+    def _begin_session(self, first: Ticket) -> OpenSession | None:
+        session = self._source.session(self._stage_index, first)
+        if session is None:
+            return None
+        sticky = session.spec.sticky == "connection"
+        opened = OpenSession(session, self._client.session_connection() if sticky else None)
+        self._sessions.add(opened)
+        return opened
+
+    def _goes_on(self, exchange: Over, sending: Sending, session: OpenSession, record: RequestRecord) -> bool:
+        """Whether another turn follows the one that is over; if so, prepare it and wait for its time."""
+        if exchange.outcome is not Outcome.OK or not session.left:
+            self._end_session(session, sending.row)
+            return False
+        due_ns = exchange.done_ns + session.think_ns()
+        reading = session.reading(exchange.answer)
+        self._client.defer(partial(self._hear, session, record, reading, due_ns, self._tickets))
+        return True
+
+    def _hear(
+        self,
+        session: OpenSession,
+        record: RequestRecord,
+        reading: Iterator[None],
+        due_ns: int,
+        tickets: Iterator[Ticket],
+    ) -> None:
+        """Take in an answer in steps of bounded work, then let the user think for what is left of the time."""
+        if next(reading, reading) is None:
+            self._client.later(SEND_PAUSE_S, partial(self._hear, session, record, reading, due_ns, tickets))
+            return
+        session.answered(record)
+        self._next_turn(session, due_ns, tickets)
+
+    def _next_turn(self, session: OpenSession, due_ns: int, tickets: Iterator[Ticket]) -> None:
+        """The next turn of a session, once its user has thought; nothing when its stage is over."""
+        if not self._sending or tickets is not self._tickets:
+            return
+        wait_ns = due_ns - time.monotonic_ns()
+        if wait_ns > 0:  # again, where the timer was early: the loop's own clock lags a little
+            self._client.later(wait_ns / 1e9, partial(self._next_turn, session, due_ns, tickets))
+        else:
+            self._send(session.next_ticket(), due_ns, session)
+
+    def _end_session(self, session: OpenSession, row: Row) -> None:
+        """No further turn is sent; those that are left are counted."""
+        if session.left:
+            self._recorder.abandoned(row, session.left)
+        session.close()
+        self._sessions.discard(session)
 
     def _drain(self, stage: PlannedStage) -> None:
         """Wait for what is open: the stage's drain, or the shorter one of a halt."""

@@ -102,6 +102,8 @@ def record_of(
         arrivals=array("q", [stamp - sent_ns for stamp in stamps_ns]).tobytes(),
         arrival_tokens=_arrival_tokens(answer, output_tokens),
         coalesced=is_coalesced(len(stamps_ns), answer.merged_arrivals),
+        session=None if ticket.turn is None else ticket.index,
+        turn=ticket.turn,
     )
 
 

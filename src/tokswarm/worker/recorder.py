@@ -12,6 +12,7 @@ from tokswarm.sink.record_log import RecordLog
 from tokswarm.traffic.mix import TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.wire.answer import LiveRow
+from tokswarm.worker.open_session import OpenSession
 from tokswarm.worker.record_of import Ended, record_of
 
 LATE_NS = 10_000_000
@@ -21,14 +22,17 @@ LATE_NS = 10_000_000
 class Sending:
     """A request on its way, with what the schedule said of it."""
 
-    __slots__ = ("planned_ns", "row", "slot", "stage", "ticket")
+    __slots__ = ("planned_ns", "row", "session", "slot", "stage", "ticket")
 
-    def __init__(self, ticket: Ticket, row: "Row", slot: int, planned_ns: int) -> None:
+    def __init__(
+        self, ticket: Ticket, row: "Row", slot: int, planned_ns: int, session: OpenSession | None = None
+    ) -> None:
         self.ticket = ticket
         self.row = row
         self.slot = slot
         self.planned_ns = planned_ns
         self.stage = row.stage
+        self.session = session
 
 
 class Row:
@@ -56,7 +60,7 @@ class Row:
         row.open_max_tokens = self.open_max_tokens
         self.counted = WindowRow(class_name=row.class_name, stage=row.stage)
         quiet = not (row.offered or row.dropped or row.finished or row.output_tokens or row.itl or row.in_flight)
-        return None if quiet else row
+        return None if quiet and not row.abandoned_turns else row
 
 
 class Recorder:
@@ -118,6 +122,10 @@ class Recorder:
         """A request was due and could not be sent, because too many are open."""
         row.counted.offered += 1
         row.counted.dropped += 1
+
+    def abandoned(self, row: Row, turns: int) -> None:
+        """So many turns of a session will not be sent, because one failed."""
+        row.counted.abandoned_turns += turns
 
     def finished(self, exchange: Ended, sending: Sending) -> RequestRecord:
         """A request is over: log it, count it."""

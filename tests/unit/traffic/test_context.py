@@ -1,10 +1,22 @@
 """Plans that ask for more than the model's context."""
 
+import msgspec
 import pytest
 
 from tokswarm.errors import PreflightError
 from tokswarm.traffic.context import context_notes
-from tokswarm.traffic.mix import Distribution, Mix, Output, Prompt, Stage, Target, TraceSource, TrafficClass, Uniform
+from tokswarm.traffic.mix import (
+    Distribution,
+    Mix,
+    Output,
+    Prompt,
+    Session,
+    Stage,
+    Target,
+    TraceSource,
+    TrafficClass,
+    Uniform,
+)
 from tokswarm.traffic.plan import ClosedLoop, Load, PlannedStage
 from tokswarm.traffic.replay import cut_replay
 from tokswarm.traffic.trace import TraceRow
@@ -48,6 +60,17 @@ def test_the_share_of_a_distribution_that_is_too_long_is_told() -> None:
     wide = traffic_class("wide", Distribution(uniform=Uniform(low=1, high=100)), 80)
     (note,) = context_notes(mix(wide), [CLOSED], 100)
     assert 78 <= int(note.removeprefix("wide: about ").split()[0]) <= 82
+
+
+def test_a_session_is_judged_turn_by_turn_with_answers_as_long_as_they_may_be() -> None:
+    talk = msgspec.structs.replace(
+        traffic_class("talk", Distribution(fixed=50), 10),
+        session=Session(turns=Distribution(fixed=4), turn_tokens=Distribution(fixed=10)),
+    )
+    # 60, 80, 100 and 120 tokens with the answer: the last of four does not fit
+    (note,) = context_notes(mix(talk), [CLOSED], 100)
+    assert note.startswith("talk: about 25 % of the requests")
+    assert note.endswith("or of session.turns")
 
 
 def test_a_trace_is_judged_row_by_row_and_leaves_unused_classes_alone() -> None:

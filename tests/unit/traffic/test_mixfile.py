@@ -49,6 +49,12 @@ classes:
       tokens: {lognormal: {p50: 1020, p99: 4142}, min: 2, max: 9000}
       shared_prefix: {groups: 20, tokens: 800, popularity: {zipf: 1.1}}
     output: {max_tokens: {lognormal: {mean: 129, sd: 60}}, ignore_eos: true}
+    session:
+      turns: {geometric: {mean: 3}}
+      think_time: {lognormal: {p50: 5s, p99: 1m}, max: 2m}
+      turn_tokens: {fixed: 60}
+      history: server
+      sticky: header
     slo: {ttft: {p50: 1s, p90: 2s, p95: 3s, p99: 800ms}, itl: {p99: 60ms}, e2e: {p99: 1m}}
   - name: report
     prompt: {tokens: {uniform: {low: 5, high: 9}}}

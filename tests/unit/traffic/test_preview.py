@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+import msgspec
 import pytest
 
-from tokswarm.traffic.mix import Mix, TraceSource
+from tokswarm.traffic.mix import Distribution, Mix, Session, TraceSource
 from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, Plan, RateSegment
 from tokswarm.traffic.preview import StagePreview, class_previews, stage_previews
 from tokswarm.traffic.replay import cut_replay
@@ -55,6 +56,23 @@ def test_the_requests_of_an_open_loop_are_those_of_the_run(
     assert shown.requests == len(sent) == sum(shown.arrivals)
     assert shown.arrivals[0] == sum((ticket.due_ns or 0) < 5e9 / 60 for ticket in sent)
     assert shown.prompt_tokens == pytest.approx(sum(ticket.prompt_tokens for ticket in sent), rel=0.2)
+
+
+def test_sessions_are_counted_turn_by_turn_with_what_was_said_before(sample_plan: Callable[..., Plan]) -> None:
+    plan = sample_plan(OpenLoop(rate_per_s=10, arrivals="constant"), duration_s=4)
+    report = msgspec.structs.replace(
+        plan.mix.classes[1],
+        session=Session(turns=Distribution(fixed=3), turn_tokens=Distribution(fixed=50), history="server"),
+    )
+    mix = msgspec.structs.replace(plan.mix, classes=[report])
+    [one] = class_previews(mix)
+    lengths = (200, 200 + 300 + 50, 200 + 2 * (300 + 50))
+    assert sorted(set(one.prompt_tokens)) == list(lengths)
+    assert one.turns_mean == pytest.approx(3, rel=0.001)
+    assert one.shared_ratio == pytest.approx((500 + 850) / sum(lengths), rel=0.001)
+    [stage] = stage_previews(mix, plan.stages)
+    assert stage.requests == 120
+    assert stage.prompt_tokens_mean == pytest.approx(sum(lengths) / 3, rel=0.001)
 
 
 def test_a_closed_loop_has_means_and_no_number_of_requests(preview: Callable[[Load], StagePreview]) -> None:
