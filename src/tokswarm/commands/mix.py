@@ -49,7 +49,8 @@ def mix_check(name: str) -> int:
     )
     for stage in stages:
         warm = ", warm-up" if stage.warmup else ""
-        click.echo(f"  {stage.name}: {stage.duration_s:g} s, drain up to {stage.drain_s:g} s{warm}")
+        each = "" if stage.search is None else f"at most {stage.search.most_probes} loads of "
+        click.echo(f"  {stage.name}: {each}{stage.duration_s:g} s, drain up to {stage.drain_s:g} s{warm}")
     return 0
 
 

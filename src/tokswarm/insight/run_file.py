@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tokswarm.insight.search_result import SearchResult
 from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.plan import PlannedStage, TokenFit
 from tokswarm.traffic.units import enc_hook
@@ -51,6 +52,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     """What the preflight found and what the run had to say about itself."""
     versions: dict[str, str]
+    searches: list[SearchResult] = []
+    """What the stages that search for a load have found."""
 
 
 def encode_run_file(run: RunFile) -> bytes:

@@ -14,6 +14,7 @@ from tokswarm.insight.measures import Measures, measure
 from tokswarm.insight.percentiles import percentiles
 from tokswarm.insight.queue_wait import UNLOADED_IN_FLIGHT_MAX, UnloadedTtft, estimated_wait_ms, fit_unloaded
 from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
+from tokswarm.insight.search_result import SearchResult
 from tokswarm.insight.stage import StageSummary
 from tokswarm.insight.verdict import Cause, Evidence, State, Verdict, give_verdict
 from tokswarm.measure.record import Outcome
@@ -52,6 +53,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     verdict: Verdict
     bend: Bend
+    searches: list[SearchResult] = []
+    """What the stages that search for a load have found."""
     stages: list[StageSummary]
     totals: Totals
     """Of measured stages."""
@@ -122,6 +125,7 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
         error=run.error,
         verdict=verdict,
         bend=find_bend(stages, _spoiled_by_generator(verdict)),
+        searches=run.searches,
         stages=stages,
         totals=_totals(measured, [stage for stage in stages if not stage.warmup]),
         warmup_totals=_totals(requests.filter(in_warmup), [stage for stage in stages if stage.warmup]),

@@ -25,6 +25,7 @@ def end_table(summary: Summary) -> RenderableType:
         parts.append(_stages(measured))
         parts += [Text(note, style="dim") for note in _footnotes(measured)]
     parts.append(Text(summary.bend.line, style="bold"))
+    parts += [Text(search.line, style="bold") for search in summary.searches]
     if summary.cost is not None:
         parts.append(Text(summary.cost.line))
     if summary.stop_reason:

@@ -13,8 +13,11 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
+import msgspec
+
 from tokswarm.errors import FleetError, TokswarmError
 from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
+from tokswarm.insight.search_result import SearchResult
 from tokswarm.master.abort import AbortWatch
 from tokswarm.master.account import Account, RunJournal
 from tokswarm.master.clock import Clock
@@ -22,12 +25,14 @@ from tokswarm.master.crew import Crew, Member
 from tokswarm.master.last_words import notes_on_finals, notes_on_messages
 from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.log_fetch import LogFetches
-from tokswarm.master.merge import WindowMerge
+from tokswarm.master.merge import PATIENCE_S, WindowMerge
+from tokswarm.master.probe_tally import ProbeTally
 from tokswarm.master.run import RunInfo, RunState
 from tokswarm.master.run_folder import keep_run_file, make_run_folder
+from tokswarm.master.search import TRIES_MOST, Search
 from tokswarm.master.spending import Spending
 from tokswarm.measure.window import WorkerSecond
-from tokswarm.traffic.plan import Plan, PlannedStage, Shard
+from tokswarm.traffic.plan import Plan, PlannedStage, SearchPlan, Shard
 from tokswarm.version import VERSION
 from tokswarm.worker.messages import (
     Ack,
@@ -109,6 +114,10 @@ class Course:
         self._windows_due = False
         self._ending = False
         self._stage_times: list[StageTimes] = []
+        self._stages: list[PlannedStage | list[PlannedStage]] = list(plan.stages)
+        """As planned; of a search that has begun, the stages it decided."""
+        self._searches: list[SearchResult] = []
+        self._tally: ProbeTally | None = None
         self._lost: list[LostWorker] = []
         self._told_to_stop = False
         self._told_again: set[str] = set()
@@ -124,7 +133,7 @@ class Course:
             started_unix_ns=clock.unix_ns(),
             workers=len(self._crew),
             stages_total=len(plan.stages),
-            planned_s=sum(stage.duration_s for stage in plan.stages),
+            planned_s=sum(stage.duration_s * _probes(stage) for stage in plan.stages),
             notes=tuple(notes),
             run_dir=str(run_dir),
         )
@@ -207,10 +216,14 @@ class Course:
         self._watching = True
         for member in self._crew.all():
             member.heard_s = self._clock.monotonic_s()
-        for index, stage in enumerate(self._plan.stages):
+        for index, stage in enumerate(tuple(self._plan.stages)):  # a search adds to them
             if self._stop_asked:
                 break
-            self._run_stage(index, stage)
+            if stage.search is None:
+                self._run_stage(index, stage)
+            else:
+                self._run_search(index, stage, stage.search)
+            self._account.change(stages_done=index + 1)
             self._write_run_file()
 
     def stop_by_error(self, error: str) -> None:
@@ -263,12 +276,48 @@ class Course:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _run_stage(self, index: int, stage: PlannedStage) -> None:
+    def _run_search(self, place: int, template: PlannedStage, plan: SearchPlan) -> None:
+        """Try loads, each as a stage of its own, until the search knows the highest that meets its goal."""
+        search = Search(template.name, plan)
+        probes: list[PlannedStage] = []
+        self._stages[place] = probes
+        found = len(self._searches)
+        self._searches.append(search.result())
+        while (load := search.load) is not None and self._stop_asked is None:
+            name = f"{template.name}-{len(probes) + 1}-at-{load:.6g}"
+            stage = msgspec.structs.replace(template, name=name, load=plan.load_of(template.load, load), search=None)
+            probes.append(stage)
+            index = len(self._plan.stages)
+            self._plan.stages.append(stage)
+            self._write_run_file()
+            self._run_stage(index, stage, decided_for=plan)
+            tally, self._tally = self._tally, None
+            if self._stop_asked is None and tally is not None:
+                self._take_probe(search, stage, tally.seconds())
+            self._searches[found] = search.result()
+        self._account.event("find", template.name, search.result().line)
+        self._account.note(search.result().line)
+
+    def _take_probe(self, search: Search, stage: PlannedStage, seconds: list[tuple[int, int]]) -> None:
+        probe = search.take(stage.name, seconds)
+        if probe is None:
+            self._account.event("find", f"{stage.name}: undecided", "this load is tried again")
+        else:
+            self._account.event("find", f"{stage.name}: {'met' if probe.is_met else 'missed'}", probe.line)
+
+    def _run_stage(self, index: int, stage: PlannedStage, *, decided_for: SearchPlan | None = None) -> None:
         start_s = self._clock.monotonic_s() + LEAD_S
         start_unix_ns = self._clock.unix_ns() + round(LEAD_S * 1e9)
         for member in self._crew.present():
-            go = StageGo(run_id=self._plan.run_id, index=index, start_unix_ns=start_unix_ns)
+            go = StageGo(
+                run_id=self._plan.run_id,
+                index=index,
+                start_unix_ns=start_unix_ns,
+                stage=None if decided_for is None else stage,
+            )
             self._fleet.send(member.worker, go)
+        if decided_for is not None:
+            self._tally = ProbeTally(stage, goal=decided_for.goal, start_unix_ns=start_unix_ns)
         self._crew.expect_windows_from(start_s)
         self._windows_due = True
         self._account.change(stage=stage.name)
@@ -280,14 +329,16 @@ class Course:
             )
         )
         self._wait(
-            lambda: self._stop_asked is not None or not self._crew.behind(index + 1),
+            lambda: self._stop_asked is not None or not self._crew.behind(index),
             within_s=LEAD_S + stage.duration_s + stage.drain_s + STAGE_SLACK_S,
         )
         stop_unix_ns = min(self._clock.unix_ns(), start_unix_ns + round(stage.duration_s * 1e9))
-        if self._stop_asked and self._crew.behind(index + 1):
+        if self._stop_asked and self._crew.behind(index):
             self._stop_stage(index, stage)
+        if self._tally is not None:
+            self._hear_out(self._tally)
         self._windows_due = False
-        for member in self._crew.behind(index + 1):
+        for member in self._crew.behind(index):
             self._lose(member, f"did not drain stage {stage.name} in time")
         end_unix_ns = max(self._clock.unix_ns(), start_unix_ns)
         self._stage_times[-1] = StageTimes(
@@ -297,16 +348,21 @@ class Course:
             end_unix_ns=end_unix_ns,
         )
         self._account.event("stage", stage.name, text, unix_ns=start_unix_ns, end_unix_ns=end_unix_ns)
-        self._account.change(stage="", stages_done=index + 1)
+        self._account.change(stage="")
         if not self._crew.present():
             raise FleetError("every worker was lost", hint="look at the workers' logs; their records are kept there")
+
+    def _hear_out(self, tally: ProbeTally) -> None:
+        """Wait for the windows that a drained stage ended in."""
+        last_unix = self._clock.unix_ns() // 1_000_000_000
+        self._wait(lambda: tally.has_heard(self._crew.present_names(), last_unix), within_s=PATIENCE_S)
 
     def _stop_stage(self, index: int, stage: PlannedStage) -> None:
         # What is in flight is part of the budget: it is let end.
         drain_s = stage.drain_s if self._stop_asked == BY_BUDGET else min(stage.drain_s, STOP_DRAIN_S)
         self._account.enter(RunState.STOPPING)
         self._stop_all(drain_s=drain_s, reason=self._stopped_by())
-        self._wait(lambda: not self._crew.behind(index + 1), within_s=drain_s + STAGE_SLACK_S)
+        self._wait(lambda: not self._crew.behind(index), within_s=drain_s + STAGE_SLACK_S)
 
     # --- what comes from the workers --------------------------------------------------------------
 
@@ -359,7 +415,7 @@ class Course:
             case Second():
                 self._take_second(member, message, received.received_s)
             case StageDone():
-                member.stages_done = max(member.stages_done, message.index + 1)
+                member.drained = message.index
             case Final():
                 self._take_final(member, message)
 
@@ -380,6 +436,8 @@ class Course:
         self._crew.take_second(member, second, now_s=received_s)
         self._merge.add(second.window)
         self._account.window(second.window.rows)
+        if self._tally is not None:
+            self._tally.take(member.worker, second.window.second_unix, second.window.rows)
         self._end_early(BY_BUDGET, self._spending.take(member.worker, second.window.rows))
         self._account.database_trouble(member.worker, second.health.sink_error)
 
@@ -465,7 +523,8 @@ class Course:
             run_id=self._plan.run_id,
             mix=self._plan.mix,
             model=self._plan.model,
-            stages=self._plan.stages,
+            stages=[stage for place in self._stages for stage in (place if isinstance(place, list) else [place])],
+            searches=list(self._searches),
             stage_times=self._stage_times,
             fit=self._plan.fit,
             content_seed=self._plan.content_seed,
@@ -495,7 +554,9 @@ class Course:
 
     def _deadline_s(self) -> float:
         each_s = LEAD_S + STAGE_SLACK_S
-        return sum(stage.duration_s + stage.drain_s + each_s for stage in self._plan.stages) + FINAL_TIMEOUT_S
+        return FINAL_TIMEOUT_S + sum(
+            (stage.duration_s + stage.drain_s + each_s) * _probes(stage) for stage in self._plan.stages
+        )
 
     def _refusals(self) -> list[str]:
         return [
@@ -513,6 +574,11 @@ class Course:
 def end_title(run_id: str) -> str:
     """What the event is called that a run's own master writes at its end, whatever the end."""
     return f"run {run_id} ended"
+
+
+def _probes(stage: PlannedStage) -> int:
+    """How many stages it becomes, at most."""
+    return 1 if stage.search is None else stage.search.most_probes * TRIES_MOST
 
 
 def _text(reason: object) -> str:

@@ -23,7 +23,8 @@ class Member(msgspec.Struct, kw_only=True):
     window_s: float
     """When its last window came, or from when on windows are due."""
     ack: Ack | None = None
-    stages_done: int = 0
+    drained: int | None = None
+    """Index of the stage it drained last."""
     final: Final | None = None
     gone: str = ""
     """Why it takes part no longer; empty: it does."""
@@ -61,9 +62,9 @@ class Crew:
         """Those whose answer to the plan is still out."""
         return [member for member in self.present() if member.ack is None]
 
-    def behind(self, stages: int) -> list[Member]:
-        """Those who have not drained so many stages yet."""
-        return [member for member in self.present() if member.stages_done < stages]
+    def behind(self, index: int) -> list[Member]:
+        """Those who have not drained this stage yet, the one under way."""
+        return [member for member in self.present() if member.drained != index]
 
     def without_final(self) -> list[Member]:
         """Those whose last word is still out."""

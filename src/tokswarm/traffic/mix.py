@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tokswarm.traffic.rates import Rates
-from tokswarm.traffic.units import Duration, TokenPrice
+from tokswarm.traffic.units import Duration, Rate, TokenPrice
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -310,21 +310,56 @@ class TraceSource(Spec, frozen=True, kw_only=True):
     """Longer answers are cut to this, and counted."""
 
 
+class RateRange(Spec, frozen=True, kw_only=True):
+    """Rates to search through."""
+
+    from_: Rate = msgspec.field(name="from")
+    """The first that is tried."""
+    to: Rate
+    """None above this is tried."""
+
+
+class ConcurrencyRange(Spec, frozen=True, kw_only=True):
+    """Numbers in flight to search through."""
+
+    from_: Positive = msgspec.field(name="from")
+    """The first that is tried."""
+    to: Positive
+    """None above this is tried."""
+
+
+class Find(Spec, frozen=True, kw_only=True):
+    """A search for the highest load that meets a goal: exactly one of rate and concurrency."""
+
+    goal: Literal["slo", "errors"] = "slo"
+    """slo: enough requests within the limits of their class; errors: enough requests end ok."""
+    rate: RateRange | None = None
+    concurrency: ConcurrencyRange | None = None
+    step_for: Duration
+    """How long each load is tried."""
+    precision: Annotated[float, Meta(gt=0, le=0.5)] = 0.05
+    """The search ends when the load found and the lowest that misses the goal are this close."""
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """How many of the requests must do so; None: the quantile of the classes' limits, or 99 % for errors."""
+
+
 class Stage(Spec, frozen=True, kw_only=True):
-    """One step of the load: exactly one of concurrency, rate and trace. A list is a sweep of stages."""
+    """One step of the load: exactly one of concurrency, rate, trace and find. A list is a sweep of stages."""
 
     name: Name | None = None
     concurrency: Positive | list[Positive] | None = None
     rate: Rates | None = None
     arrivals: Arrivals | None = None
-    """Of a rate; None: poisson."""
+    """Of a rate, also of one that is searched; None: poisson."""
     bursts: Bursts | None = None
     """Of a rate."""
     trace: TraceSource | None = None
+    find: Find | None = None
+    """Searches for the highest load."""
     classes: dict[str, float] | None = None
     """Which classes it sends, each with its weight here; None: all, by their own weights."""
     for_: Duration | None = msgspec.field(name="for", default=None)
-    """How long new requests are sent; a trace may leave it out and runs to its end."""
+    """How long new requests are sent; a trace may leave it out and runs to its end, a find has `step_for`."""
     drain: Duration = Duration.parse("30s")
     """How long the stage waits for open requests at its end before it abandons them."""
     warmup: bool = False

@@ -14,6 +14,7 @@ from tokswarm.traffic.mix import (
     Bursts,
     Distribution,
     Empirical,
+    Find,
     Limit,
     Lognormal,
     Mix,
@@ -47,7 +48,9 @@ _OWN_HEADERS = frozenset(
 _KINDS = ("fixed", "uniform", "normal", "lognormal", "exponential", "geometric", "choice", "empirical")
 _TIMES = ("fixed", "uniform", "exponential", "lognormal")
 _ARRIVALS = ("poisson", "constant", "gamma", "weibull")
+_LOADS = ("concurrency", "rate", "trace", "find")
 _ABORT_RULES = ("error_share", "ttft_p99", "itl_p99", "e2e_p99")
+_SHORTEST_STEP_NS = 4_000_000_000
 _SHORTEST_ABORT_NS = 1_000_000_000
 _OWN_FIELDS = {"model", "messages", "prompt", "input", "max_tokens", "max_output_tokens", "stream"}
 _TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
@@ -68,6 +71,11 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
         if one.session is not None:
             yield from _sticky(one.session.sticky, mix.target, f"{path}.session.sticky")
     yield from _load(mix.load, [one.name for one in mix.classes])
+    if all(one.slo is None for one in mix.classes):
+        for index, stage in enumerate(mix.load):
+            if stage.find is not None and stage.find.goal == "slo":
+                hint = "give a class an slo, or write goal: errors"
+                yield Problem(f"load[{index}].find.goal", "is slo, but no class has limits", hint)
     if mix.abort is not None:
         yield from _abort(mix.abort, stream=mix.target.stream)
     if mix.budget is not None:
@@ -325,13 +333,15 @@ def _load(stages: list[Stage], class_names: list[str]) -> Iterator[Problem]:
 
 
 def _stage(stage: Stage, path: str) -> Iterator[Problem]:
-    kinds = [kind for kind in ("concurrency", "rate", "trace") if getattr(stage, kind) is not None]
+    kinds = [kind for kind in _LOADS if getattr(stage, kind) is not None]
     if len(kinds) != 1:
         came = " and ".join(kinds) or "none"
-        yield Problem(path, f"expected exactly one of concurrency, rate, trace, came {came}")
+        yield Problem(path, f"expected exactly one of {', '.join(_LOADS)}, came {came}")
     if stage.concurrency == []:
         yield Problem(f"{path}.concurrency", "expected at least one value, came an empty list")
-    if stage.for_ is None and stage.trace is None:
+    if stage.find is not None:
+        yield from _find(stage, stage.find, path)
+    if stage.for_ is None and stage.trace is None and stage.find is None:
         yield Problem(path, "the key 'for' is missing", "say how long the stage sends, e.g. for: 30s")
     if stage.for_ is not None and stage.for_.nanoseconds == 0:
         yield Problem(f"{path}.for", "must be longer than 0s")
@@ -352,8 +362,23 @@ def _trace(source: TraceSource, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.max_gap", "must be longer than 0s")
 
 
+def _find(stage: Stage, find: Find, path: str) -> Iterator[Problem]:
+    if stage.for_ is not None:
+        yield Problem(f"{path}.for", "goes with the other loads; a search has find.step_for")
+    if (find.rate is None) == (find.concurrency is None):
+        yield Problem(f"{path}.find", "expected exactly one of rate, concurrency")
+    if find.step_for.nanoseconds < _SHORTEST_STEP_NS:
+        yield Problem(f"{path}.find.step_for", f"is {find.step_for}; requests are counted each second, so at least 4s")
+    for name in ("rate", "concurrency"):
+        searched = getattr(find, name)
+        if searched is not None and searched.to < searched.from_:
+            yield Problem(f"{path}.find.{name}.to", f"is {searched.to}, less than from, {searched.from_}")
+    if stage.warmup:
+        yield Problem(f"{path}.warmup", "does not go with find, which is there for its result")
+
+
 def _arrivals(stage: Stage, arrivals: Arrivals, path: str) -> Iterator[Problem]:
-    if stage.rate is None:
+    if stage.rate is None and (stage.find is None or stage.find.rate is None):
         yield Problem(path, "goes with a rate only")
     kinds = [kind for kind in _ARRIVALS if getattr(arrivals, kind) is not None]
     if len(kinds) != 1:

@@ -4,6 +4,8 @@ Every worker draws the same seeded schedule and takes every n-th ticket of it, s
 contents do not depend on how many workers there are.
 """
 
+import math
+
 import msgspec
 
 from tokswarm.traffic.mix import Mix
@@ -73,6 +75,33 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, tag="replay"):
 Load = ClosedLoop | OpenLoop | Replay
 
 
+class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stage searches for the highest load that meets a goal."""
+
+    goal: str
+    """slo or errors."""
+    from_: float
+    to: float
+    is_whole: bool
+    """Whether loads are whole numbers in flight; else rates per second."""
+    precision: float
+    """How far apart the highest load that met and the lowest that missed may be, as a share of the latter."""
+    share: float
+    """Of the requests, that must do as the goal asks."""
+
+    @property
+    def most_probes(self) -> int:
+        """The most loads it tries."""
+        doublings = math.ceil(math.log2(max(self.to / self.from_, 1))) + 1
+        return doublings + math.ceil(math.log2(1 / self.precision))
+
+    def load_of(self, template: "Load", load: float) -> "Load":
+        """The load of a probe."""
+        if isinstance(template, OpenLoop):
+            return msgspec.structs.replace(template, rate_per_s=load)
+        return ClosedLoop(concurrency=int(load))
+
+
 class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage: sends for `duration_s`, then waits at most `drain_s` for what is open.
 
@@ -88,6 +117,8 @@ class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
     warmup: bool
     class_weights: list[float] | None = None
     """Of each class of the mix, 0 where the stage does not send it; None: their own weights."""
+    search: SearchPlan | None = None
+    """The stage is only a model of those that a search decides while it goes on, each `duration_s` long."""
 
 
 class TokenFit(msgspec.Struct, frozen=True, kw_only=True):

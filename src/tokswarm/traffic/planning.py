@@ -8,8 +8,8 @@ import msgspec
 from tokswarm.errors import ConfigError
 from tokswarm.traffic.arrivals import mean_rate_per_s
 from tokswarm.traffic.beside import find_beside
-from tokswarm.traffic.mix import Arrivals, Bursts, Constant, Mix, Stage, TraceSource, Varied
-from tokswarm.traffic.plan import BurstCycle, ClosedLoop, Load, OpenLoop, PlannedStage, RateSegment, Replay
+from tokswarm.traffic.mix import Arrivals, Bursts, Constant, Find, Mix, Stage, TraceSource, Varied
+from tokswarm.traffic.plan import BurstCycle, ClosedLoop, Load, OpenLoop, PlannedStage, RateSegment, Replay, SearchPlan
 from tokswarm.traffic.rates import Diurnal, RateCourse
 from tokswarm.traffic.replay import cut_replay, part_of_trace
 from tokswarm.traffic.servegen import is_servegen, read_servegen
@@ -17,10 +17,15 @@ from tokswarm.traffic.trace import BLOCK_TOKENS, Trace, read_whole_trace
 from tokswarm.traffic.units import Duration, Rate
 
 _MS_NS = 1_000_000
+ERRORS_SHARE = 0.99
+"""Of the requests that must end ok, where a search for errors does not say."""
+_QUANTILES = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99"}
 
 
 def stage_names(stage: Stage) -> list[str]:
     """The names of the planned stages one stage of the mix becomes: more than one for a sweep."""
+    if stage.find is not None:
+        return [stage.name or "find"]
     return [name for name, _ in _named_loads(stage)] or [stage.name or "replay"]
 
 
@@ -31,8 +36,11 @@ def plan_stages(mix: Mix, mix_dir: Path) -> list[PlannedStage]:
         if stage.trace is not None:
             planned.append(_planned_replay(stage, stage.trace, mix_dir, seed=mix.seed, where=f"load[{index}].trace"))
             continue
-        duration_s = stage.for_.seconds if stage.for_ is not None else 0.0
         weights = None if stage.classes is None else [stage.classes.get(one.name, 0.0) for one in mix.classes]
+        if stage.find is not None:
+            planned.append(_planned_search(mix, stage, stage.find, weights))
+            continue
+        duration_s = stage.for_.seconds if stage.for_ is not None else 0.0
         planned.extend(_planned(stage, name, load, duration_s, weights) for name, load in _named_loads(stage))
     return planned
 
@@ -126,6 +134,42 @@ def _planned(
         warmup=stage.warmup,
         class_weights=class_weights,
     )
+
+
+def _planned_search(mix: Mix, stage: Stage, find: Find, class_weights: list[float] | None) -> PlannedStage:
+    if find.rate is not None:
+        lowest, highest = find.rate.from_.per_s, find.rate.to.per_s
+        load: Load = _open_loop(stage, rate_per_s=lowest)
+    elif find.concurrency is not None:
+        lowest, highest = float(find.concurrency.from_), float(find.concurrency.to)
+        load = ClosedLoop(concurrency=find.concurrency.from_)
+    else:
+        raise ValueError("a search needs a rate or a concurrency")
+    share = find.share
+    if share is None:
+        share = _share_of_limits(mix) if find.goal == "slo" else ERRORS_SHARE
+    search = SearchPlan(
+        goal=find.goal,
+        from_=lowest,
+        to=highest,
+        is_whole=find.rate is None,
+        precision=find.precision,
+        share=share,
+    )
+    planned = _planned(stage, stage_names(stage)[0], load, find.step_for.seconds, class_weights)
+    return msgspec.structs.replace(planned, search=search)
+
+
+def _share_of_limits(mix: Mix) -> float:
+    """The lowest of the quantiles that the classes' limits stand for; each limit is that of its highest quantile."""
+    highest = [
+        max(q for q, name in _QUANTILES.items() if getattr(limit, name) is not None)
+        for one in mix.classes
+        if one.slo is not None
+        for limit in (one.slo.ttft, one.slo.itl, one.slo.e2e)
+        if limit is not None
+    ]
+    return min(highest)
 
 
 def read_source(path: Path, source: TraceSource, *, seed: int) -> Trace:

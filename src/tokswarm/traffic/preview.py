@@ -12,7 +12,7 @@ import msgspec
 
 from tokswarm.traffic.distribution import Sampler
 from tokswarm.traffic.mix import Mix, Session, TrafficClass
-from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Replay
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Replay, SearchPlan
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.schedule import stage_class_weights, stage_offsets_ns
 from tokswarm.traffic.session import SessionDraws
@@ -70,7 +70,13 @@ def class_previews(mix: Mix) -> list[ClassPreview]:
 def stage_previews(mix: Mix, stages: Sequence[PlannedStage]) -> list[StagePreview]:
     """Each stage of its plan."""
     classes = class_previews(mix)
-    return [_stage_preview(mix, index, stage, classes) for index, stage in enumerate(stages)]
+    previews = [_stage_preview(mix, index, stage, classes) for index, stage in enumerate(stages)]
+    return [
+        one
+        if stage.search is None
+        else msgspec.structs.replace(one, load=_search_words(stage.search), requests=None, arrivals=[])
+        for one, stage in zip(previews, stages, strict=True)
+    ]
 
 
 def _class_preview(one: TrafficClass) -> ClassPreview:
@@ -136,6 +142,11 @@ def _stage_preview(mix: Mix, index: int, stage: PlannedStage, classes: Sequence[
         shared_ratio=shared / sum(prompts),
         arrivals=_binned(due_ns, stage.duration_s) if isinstance(stage.load, OpenLoop) else [],
     )
+
+
+def _search_words(search: SearchPlan) -> str:
+    unit = " in flight" if search.is_whole else "/s"
+    return f"search from {search.from_:.6g} to {search.to:.6g}{unit}, at most {search.most_probes} loads"
 
 
 def _load_words(load: ClosedLoop | OpenLoop) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from tokswarm.errors import FleetError
 from tokswarm.measure.window import Window, WorkerSecond
-from tokswarm.traffic.plan import Shard
+from tokswarm.traffic.plan import PlannedStage, Shard
 from tokswarm.traffic.units import dec_hook, enc_hook
 
 PROTOCOL = 1
@@ -79,6 +79,8 @@ class StageGo(Message, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "tok.stage"
     index: int
     start_unix_ns: int
+    stage: PlannedStage | None = None
+    """The stage itself, when it was decided after the plan; `index` is then the next beyond it."""
 
 
 class StageDone(Message, frozen=True, kw_only=True):

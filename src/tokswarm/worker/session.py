@@ -118,6 +118,8 @@ class WorkerRun:
         """Run one stage to the end of its drain; blocks this greenlet."""
         if self._guard is None:
             self._guard = gevent.spawn_later(self._deadline_s, self.halt, "the run's own deadline has passed", 0.0)
+        if go.stage is not None:
+            self._shard.plan.stages[go.index :] = [go.stage]
         count = self._engine.run_stage(go.index, go.start_unix_ns)
         return StageDone(
             run_id=self._run_id,
