@@ -14,7 +14,7 @@ from tokswarm.measure.window import Window, WorkerSecond
 from tokswarm.traffic.plan import PlannedStage, Shard
 from tokswarm.traffic.units import dec_hook, enc_hook
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
