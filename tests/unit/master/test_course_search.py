@@ -29,6 +29,7 @@ class QueueWorker(VirtualWorker):
         super().__init__(name, fleet)
         self.seed = seed
         self.told: list[PlannedStage | None] = []
+        self._named = ""
         self._met: Counter[int] = Counter()
         self._known: Counter[int] = Counter()
 
