@@ -19,6 +19,7 @@ from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.measure.window import Window, WindowRow, WorkerSecond
 from tokswarm.sink.record_log import RecordLog
 from tokswarm.worker import node
+from tokswarm.worker.join import parse_join
 from tokswarm.worker.messages import Final, Message, PlanMessage, Second, StageDone, StageGo
 from tokswarm.worker.node import NodeSettings, run_node
 
@@ -150,5 +151,10 @@ if __name__ == "__main__":
     port, data_dir, name = sys.argv[1:4]
     if len(sys.argv) > 4:  # a test need not wait for as long as a user
         node.SILENCE_S, node.LONELY_S = float(sys.argv[4]), float(sys.argv[5])
-    settings = NodeSettings(data_dir=Path(data_dir), master_port=int(port), name=name)
+    settings = NodeSettings(
+        data_dir=Path(data_dir),
+        master_port=int(port),
+        join=parse_join((Path(data_dir) / "fleet.join").read_text()),
+        name=name,
+    )
     sys.exit(run_node(settings, make_run=ScriptedRun))

@@ -8,16 +8,22 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgpack
+import msgspec
 import polars as pl
 import pytest
 import zmq
 from fleets import Fleet, MasterProcess, RefusedError, fleet_in, until
+from product import tokswarm
+from zmq.utils import z85
 
 from tokswarm.measure.record import RequestRecord
 from tokswarm.measure.window import WorkerSecond
 from tokswarm.sink.record_log import read_log
+from tokswarm.worker.join import Join, parse_join, public_key
+from tokswarm.worker.messages import PROTOCOL, Ping, encode
 
 
 def mix(*stages_s: float, description: str = "") -> str:
@@ -231,35 +237,114 @@ def test_a_worker_whose_master_is_gone_ends_its_load_closes_its_log_and_then_exi
     assert isinstance(entries[-1], WorkerSecond)  # closed in order
 
 
-def test_whatever_bytes_reach_the_port_the_fleet_goes_on(fleet: Fleet, master: MasterProcess) -> None:
-    worker = fleet.worker(master, "a")
-    master.ask("ready", 1)
+KINDS_OF_BAD_FRAMES = {
+    "a number": [msgpack.packb(5)],
+    "a byte that begins nothing": [b"\xc1"],
+    "nothing": [b""],
+    "an exception without its text": [msgpack.packb(("exception", None, "stranger"))],
+    "a message cut off": [msgpack.packb(("exception", None, "stranger"))[:-4]],
+    "statistics without entries": [msgpack.packb(("stats", {"user_classes_count": {}}, "stranger"))],
+    "another's name": [msgpack.packb(("client_stopped", None, "a"))],
+    "a type that is a list": [msgpack.packb((["no", "type"], None, "stranger"))],
+    "a ping of junk": [msgpack.packb(("tok.ping", b"junk", "stranger"))],
+    "an empty second": [msgpack.packb(("tok.second", b"", "stranger"))],
+    "a worker of no version": [msgpack.packb(("client_ready", None, "stranger"))],
+    "two frames": [b"two", b"frames"],
+}
+
+
+@contextlib.contextmanager
+def stranger_at(port: int, join: Join | None) -> Iterator[zmq.Socket[bytes]]:
+    """A socket at the master's port, with the keys of this join string or with none."""
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(zmq.Context())
         socket = stack.enter_context(context.socket(zmq.DEALER))
         socket.setsockopt(zmq.IDENTITY, b"stranger")
         socket.setsockopt(zmq.LINGER, 1000)
-        socket.connect(f"tcp://127.0.0.1:{master.port}")
-        for frame in (
-            msgpack.packb(5),
-            b"\xc1",
-            b"",
-            msgpack.packb(("exception", None, "stranger")),
-            msgpack.packb(("exception", None, "stranger"))[:-4],
-            msgpack.packb(("stats", {"user_classes_count": {}}, "stranger")),
-            msgpack.packb(("client_stopped", None, "a")),
-            msgpack.packb((["no", "type"], None, "stranger")),
-            msgpack.packb(("tok.ping", b"junk", "stranger")),
-            msgpack.packb(("tok.second", b"", "stranger")),
-            msgpack.packb(("client_ready", None, "stranger")),
-        ):
-            socket.send(frame)
-        socket.send_multipart([b"two", b"frames"])
+        if join is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, z85.encode(join.server_public))
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, z85.encode(public_key(join.client_secret)))
+            socket.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(join.client_secret))
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        yield socket
+
+
+def join_of(fleet: Fleet) -> Join:
+    return parse_join((fleet.data_dir / "fleet.join").read_text())
+
+
+def ping_of(name: str) -> bytes:
+    ping = Ping(run_id="", worker=name, host="h", protocol=PROTOCOL, version="0", epoch="", wall_unix_ns=time.time_ns())
+    return cast("bytes", msgpack.packb(("tok.ping", encode(ping), "stranger")))
+
+
+def test_whatever_bytes_a_worker_of_the_fleet_sends_the_fleet_goes_on(fleet: Fleet, master: MasterProcess) -> None:
+    worker = fleet.worker(master, "a")
+    master.ask("ready", 1)
+    with stranger_at(master.port, join_of(fleet)) as socket:
+        for frames in KINDS_OF_BAD_FRAMES.values():
+            socket.send_multipart(frames)
+        socket.send(ping_of("last"))  # so that it is known that all before were read
+        until("the last frame", lambda: "last" in [worker["worker"] for worker in master.ask("workers")])
     time.sleep(3.5)  # a deaf master would call the worker silent by now
-    assert [w["state"] for w in master.ask("workers")] == ["ready"]
+    assert [w["state"] for w in master.ask("workers") if w["worker"] == "a"] == ["ready"]
+    assert "could not be handled" in (fleet.data_dir / "master.out").read_text()
     run_id = master.ask("start", mix(1))["run_id"]
     assert master.ask("wait", run_id, 30)["state"] == "finished"
     assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("keys", ["none", "of another client", "of another master"])
+def test_a_stranger_can_neither_register_nor_inject_nor_read(fleet: Fleet, master: MasterProcess, keys: str) -> None:
+    fleet.worker(master, "a")
+    master.ask("ready", 1)
+    whole = join_of(fleet)
+    join = {
+        "none": None,
+        "of another client": msgspec.structs.replace(whole, client_secret=bytes(32)),
+        "of another master": msgspec.structs.replace(whole, server_public=public_key(bytes(range(32)))),
+    }[keys]
+    with stranger_at(master.port, join) as socket:
+        socket.send(ping_of("intruder"), zmq.NOBLOCK)
+        with contextlib.suppress(zmq.Again):
+            socket.send(msgpack.packb(("client_ready", "2.0", "stranger")), zmq.NOBLOCK)
+        assert not socket.poll(2500)  # a worker of the fleet has its welcome at once
+    assert [worker["worker"] for worker in master.ask("workers")] == ["a"]
+    assert "intruder" not in (fleet.data_dir / "master.out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param({"client_secret": bytes(32)}, "it is not, or no longer, that of its fleet", id="another-fleet"),
+        pytest.param(
+            {"server_public": public_key(bytes(range(32)))}, "it is another master, or takes none", id="another-master"
+        ),
+    ],
+)
+def test_the_user_of_a_wrong_join_string_is_told_in_one_line(
+    fleet: Fleet, master: MasterProcess, tmp_path_factory: pytest.TempPathFactory, change: dict[str, bytes], reason: str
+) -> None:
+    wrong = tmp_path_factory.mktemp("wrong") / "join"
+    wrong.write_text(msgspec.structs.replace(join_of(fleet), **change).text())
+    ended = tokswarm("worker", "--join", f"file:{wrong}", "--name", "w", "--data-dir", wrong.parent)
+    assert ended.code == 2
+    said = f"the master at 127.0.0.1:{master.port} did not accept the join string: {reason}"
+    assert sum(said in line for line in ended.err.splitlines()) == 1
+    assert "Traceback" not in ended.err
+    assert master.ask("workers") == []
+
+
+def test_the_keys_and_the_join_string_are_the_owners_and_outlive_the_master(fleet: Fleet) -> None:
+    master = fleet.master()
+    files = [fleet.data_dir / name for name in ("fleet.key", "fleet.join")]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+    before = [file.read_text() for file in files]
+    master.close()
+    fleet.master(port=master.port)
+    assert [file.read_text() for file in files] == before
+    said = (fleet.data_dir / "master.out").read_text()
+    assert not any(secret.strip() in said for secret in before)
 
 
 def test_the_real_report_is_made_of_the_fetched_logs(fleet: Fleet) -> None:

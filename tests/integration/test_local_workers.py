@@ -92,9 +92,10 @@ def test_the_terminals_interrupt_does_not_reach_the_workers(start: Callable[...,
 
 
 def test_the_real_command_is_one_of_the_product(tmp_path: Path) -> None:
-    command = worker_command(master_port=5557, data_dir=tmp_path)("local-1")
+    join_file = tmp_path / "fleet.join"
+    command = worker_command(master_port=5557, data_dir=tmp_path, join_file=join_file)("local-1")
     assert command[1:4] == ["-m", "tokswarm", "worker"]
     assert command[4:] == [
-        *("--master-host", "127.0.0.1", "--master-port", "5557"),
+        *("--join", f"file:{join_file}", "--master-host", "127.0.0.1", "--master-port", "5557"),
         *("--data-dir", str(tmp_path), "--name", "local-1"),
     ]

@@ -169,7 +169,7 @@ def test_a_page_without_runs_says_what_to_do(page: Page, scripted_url: str) -> N
 def test_a_page_without_workers_says_how_to_start_one(page: Page) -> None:
     with scripted_master("--workers", "0") as url:
         page.goto(url)
-        expect(page.locator("#workers")).to_contain_text("tokswarm worker --master-host 127.0.0.1")
+        expect(page.locator("#workers")).to_contain_text("tokswarm worker --join")
         page.get_by_role("button", name="Start").click()
         expect(page.get_by_role("alert")).to_contain_text("no worker is connected")
 

@@ -291,7 +291,7 @@ def test_without_workers_a_start_is_refused(story: Story) -> None:
     status, problem = story.without_workers
     assert status == 503
     assert problem["error"] == "no worker is connected"
-    assert "tokswarm worker --master-host" in problem["hint"]
+    assert "tokswarm worker --join" in problem["hint"]
     assert story.runs_before == []
 
 

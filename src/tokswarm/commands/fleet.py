@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tokswarm.commands.run import data_dir_option
-from tokswarm.master.service import Service, ServiceSettings
+from tokswarm.master.service import JOIN_FILE, Service, ServiceSettings
 
 _host_option = click.option(
     "--allowed-host",
@@ -18,7 +18,18 @@ _bind_option = click.option(
     "--bind",
     default="127.0.0.1",
     show_default=True,
-    help="Address where workers connect; the channel is not encrypted.",
+    help="Address where workers connect; encrypted, and only for those with the join string.",
+)
+_join_host_option = click.option(
+    "--join-host", help="By which host workers reach this master; the address bound, or this machine's name."
+)
+_join_file_option = click.option(
+    "--join-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the join string into this file, which only its owner can read, instead of printing it.",
+)
+_unencrypted_option = click.option(
+    "--unencrypted", is_flag=True, help="No encryption and no join string; on loopback only."
 )
 _port_option = click.option(
     "--port", type=click.IntRange(0, 65535), default=5557, show_default=True, help="Port where workers connect."
@@ -40,6 +51,9 @@ _mixes_option = click.option(
 @data_dir_option
 @_bind_option
 @_port_option
+@_join_host_option
+@_join_file_option
+@_unencrypted_option
 @_web_host_option
 @_web_port_option
 @_host_option
@@ -50,11 +64,14 @@ def up(*, workers: int, **options: Any) -> int:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  tokswarm master\n  tokswarm master --bind 10.0.0.5   # workers on a private network"
+    epilog="\b\nExamples:\n  tokswarm master\n  tokswarm master --bind 10.0.0.5   # workers on other machines"
 )
 @data_dir_option
 @_bind_option
 @_port_option
+@_join_host_option
+@_join_file_option
+@_unencrypted_option
 @_web_host_option
 @_web_port_option
 @_host_option
@@ -69,6 +86,9 @@ def _settings(workers: int, **options: Any) -> ServiceSettings:
         data_dir=options["data_dir"],
         bind_host=options["bind"],
         bind_port=options["port"],
+        encrypted=not options["unencrypted"],
+        join_host=options["join_host"],
+        join_file=options["join_file"],
         web_host=options["web_host"],
         web_port=options["web_port"],
         allowed_hosts=tuple(options["allowed_hosts"]),
@@ -82,7 +102,20 @@ def _serve(settings: ServiceSettings) -> int:
     try:
         service.start()
         click.echo(f"page: {service.web_url}   workers connect to {settings.bind_host}:{service.fleet.port}", err=True)
+        click.echo(_how_to_join(service, settings), err=True)
         service.serve()
     finally:
         service.stop()
     return 0
+
+
+def _how_to_join(service: Service, settings: ServiceSettings) -> str:
+    join = service.join_string
+    if join is None:
+        port = service.fleet.port
+        return f"join from this machine, unencrypted: tokswarm worker --unencrypted --master-port {port}"
+    if settings.join_file is not None:
+        return f"join with: tokswarm worker --join file:{settings.join_file}"
+    if settings.local_workers:  # it has its workers: no secret on the terminal unasked
+        return f"more workers join with: tokswarm worker --join file:{settings.data_dir / JOIN_FILE}"
+    return f"join with (a secret): tokswarm worker --join {join}"

@@ -310,7 +310,7 @@ class RunControl:
             workers = [worker for worker in self._fleet.workers() if worker.state != "silent"]
             if not workers:
                 raise FleetError(
-                    "no worker is connected", hint="start one: tokswarm worker --master-host HOST (or --workers 2 here)"
+                    "no worker is connected", hint="start one: tokswarm worker --join … (or --workers 2 here)"
                 )
             off = [worker for worker in workers if abs(worker.clock_ahead_s) > LEAD_S / 2]
             if not off:

@@ -4,12 +4,12 @@ A worker is known by its pings, not by Locust's list: a name, the process behind
 heard, how far its clock is off. Of two processes with one name the newer has it; the older is refused.
 """
 
-import ipaddress
 import logging
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -18,6 +18,7 @@ import msgspec
 from tokswarm.errors import ConfigError, FleetError
 from tokswarm.master.link import FleetWorker, Received
 from tokswarm.version import VERSION
+from tokswarm.worker.join import FleetKeys, Join, fleet_keys, is_loopback
 from tokswarm.worker.messages import (
     PROTOCOL,
     Ack,
@@ -55,9 +56,10 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the master listens for workers."""
 
     bind_host: str = "127.0.0.1"
-    """The channel is neither encrypted nor authenticated: only loopback and private networks."""
     bind_port: int = 5557
     """0: any free one."""
+    key_file: Path | None = None
+    """The fleet's keys, made when there are none; None: neither encryption nor authentication, on loopback only."""
 
 
 class _Seen(msgspec.Struct):
@@ -87,25 +89,33 @@ class Fleet:
         self._environment: Environment | None = None
         self._complaints: Complaints | None = None
         self._runner: Any = None
+        self._keys: FleetKeys | None = None
 
     def open(self) -> None:
-        """Listen. The process must be patched. FleetError when the address cannot be used."""
+        """Listen. The process must be patched. FleetError when the address cannot be used, ConfigError for keys."""
         # Locust is imported here, and not above: importing it patches the process.
         from locust.env import Environment  # noqa: PLC0415
         from locust.exception import RPCError  # noqa: PLC0415
         from locust.stats import stats_history  # noqa: PLC0415
 
-        from tokswarm.worker.channel import Complaints, OnePerWorker, Placeholder, prepare_locust  # noqa: PLC0415
+        from tokswarm.worker.channel import (  # noqa: PLC0415
+            Complaints,
+            OnePerWorker,
+            Placeholder,
+            listen_with,
+            prepare_locust,
+        )
 
-        prepare_locust()
         host, port = self._options.bind_host, self._options.bind_port
-        if not _is_loopback(host):
-            _log.warning(
-                "workers are taken on %s:%d without encryption or authentication: anyone who reaches this port can "
-                "join or disturb runs; bind 127.0.0.1, or keep the port inside a private network",
-                host,
-                port,
+        if self._options.key_file is not None:
+            self._keys = fleet_keys(self._options.key_file)
+        elif not is_loopback(host):
+            raise ConfigError(
+                f"workers would be taken on {host}:{port} without encryption, so anyone could drive the fleet",
+                hint="leave out --unencrypted, or bind 127.0.0.1",
             )
+        prepare_locust()
+        listen_with(self._keys)
         self._complaints = Complaints()
         self._environment = Environment(user_classes=[Placeholder], dispatcher_class=OnePerWorker)  # type: ignore[arg-type]
         try:
@@ -127,6 +137,10 @@ class Fleet:
         """Where workers connect."""
         port: int = self._runner.server.port
         return port
+
+    def join(self, host: str) -> Join | None:
+        """What a worker needs that reaches this master as `host`; None when the channel is not encrypted."""
+        return None if self._keys is None else self._keys.join(host, self.port)
 
     @property
     def environment(self) -> "Environment":
@@ -286,12 +300,3 @@ class Fleet:
             for client, heard_s in list(self._displaced.items()):
                 if now_s - heard_s > FORGOTTEN_S:
                     self._displaced.pop(client)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

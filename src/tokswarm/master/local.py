@@ -28,12 +28,14 @@ Command = Callable[[str], list[str]]
 """The command line of the worker with this name."""
 
 
-def worker_command(*, master_port: int, data_dir: Path) -> Command:
-    """`tokswarm worker` in this interpreter, on the master at this port of loopback."""
+def worker_command(*, master_port: int, data_dir: Path, join_file: Path | None) -> Command:
+    """`tokswarm worker` in this interpreter, on the master at this port of loopback; no file: not encrypted."""
+    joining = ["--unencrypted"] if join_file is None else ["--join", f"file:{join_file}"]
 
     def command(name: str) -> list[str]:
         return [
             *(sys.executable, "-m", "tokswarm", "worker"),
+            *joining,
             *("--master-host", "127.0.0.1", "--master-port", str(master_port)),
             *("--data-dir", str(data_dir), "--name", name),
         ]

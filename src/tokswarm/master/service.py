@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +32,16 @@ from tokswarm.resources import resource_dir
 from tokswarm.sink.settings import InfluxSettings
 from tokswarm.traffic.mix import Mix
 from tokswarm.web.app import WebSettings, install
+from tokswarm.worker.join import write_secret
 
 _log = logging.getLogger(__name__)
 
 STORE_FILE = "tokswarm.sqlite"
 LOCK_FILE = "master.lock"
+KEY_FILE = "fleet.key"
+JOIN_FILE = "fleet.join"
+"""How workers on this machine join; only the owner can read it."""
+ANY_ADDRESS = ("0.0.0.0", "::", "*")  # noqa: S104 -- compared with, not bound
 READY_TIMEOUT_S = 30.0
 WIND_DOWN_TIMEOUT_S = 180.0
 """A run that is stopped still drains, fetches its logs and makes its report."""
@@ -49,6 +55,12 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     bind_host: str = "127.0.0.1"
     bind_port: int = 5557
     """Where workers connect; 0: any free port."""
+    encrypted: bool = True
+    """False: no join string is needed; on loopback only."""
+    join_host: str | None = None
+    """By which host other machines reach this master; None: `bind_host`, or this machine's name when that is any."""
+    join_file: Path | None = None
+    """The join string is written here, too."""
     web_host: str | None = "127.0.0.1"
     """None: no web page."""
     web_port: int = 8089
@@ -90,7 +102,11 @@ class Service:
         self._store = Store(settings.data_dir / STORE_FILE)
         self._influx = InfluxSettings.from_environ(os.environ)
         self.fleet = Fleet(
-            FleetOptions(bind_host=settings.bind_host, bind_port=settings.bind_port),
+            FleetOptions(
+                bind_host=settings.bind_host,
+                bind_port=settings.bind_port,
+                key_file=settings.data_dir / KEY_FILE if settings.encrypted else None,
+            ),
             on_message=self._receive,
         )
         self.control = RunControl(
@@ -117,10 +133,13 @@ class Service:
             self._take_lock()
             self._store.open()
             self.fleet.open()
+            self._write_join_files()
             self.control.open()
             if self._settings.local_workers:
                 command = self._local_command or worker_command(
-                    master_port=self.fleet.port, data_dir=self._settings.data_dir
+                    master_port=self.fleet.port,
+                    data_dir=self._settings.data_dir,
+                    join_file=self._settings.data_dir / JOIN_FILE if self._settings.encrypted else None,
                 )
                 self.local = LocalWorkers(
                     self._settings.local_workers, command=command, log_dir=self._settings.data_dir / "logs"
@@ -131,6 +150,14 @@ class Service:
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def join_string(self) -> str | None:
+        """What `tokswarm worker --join` takes on other machines, a secret; None when none is needed."""
+        bind_host = self._settings.bind_host
+        reached_as = socket.gethostname() if bind_host in ANY_ADDRESS else bind_host
+        join = self.fleet.join(self._settings.join_host or reached_as)
+        return None if join is None else join.text()
 
     @property
     def web_url(self) -> str | None:
@@ -183,6 +210,14 @@ class Service:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _write_join_files(self) -> None:
+        text = self.join_string
+        if text is None:
+            return
+        write_secret(self._settings.data_dir / JOIN_FILE, text)
+        if self._settings.join_file is not None:
+            write_secret(self._settings.join_file, text)
 
     def _receive(self, received: Received) -> None:
         self.control.receive(received)

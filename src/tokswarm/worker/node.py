@@ -23,6 +23,7 @@ from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.version import VERSION
 from tokswarm.worker.descriptors import raise_descriptor_limit
 from tokswarm.worker.duty import Duty, MakeRun
+from tokswarm.worker.join import Join
 from tokswarm.worker.messages import (
     PROTOCOL,
     Chunk,
@@ -66,6 +67,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Record logs are kept in `records/RUN/NAME.log` below it."""
     master_host: str = "127.0.0.1"
     master_port: int = 5557
+    join: Join | None = None
+    """None: the channel is neither encrypted nor authenticated."""
     name: str | None = None
     """Unique in the fleet, a tag in the database; None: host and process id."""
 
@@ -129,9 +132,10 @@ class Node:
         # Locust is imported here, and not above: importing it patches the process.
         from locust.env import Environment  # noqa: PLC0415
 
-        from tokswarm.worker.channel import Placeholder, prepare_locust  # noqa: PLC0415
+        from tokswarm.worker.channel import Placeholder, connect_with, prepare_locust  # noqa: PLC0415
 
         prepare_locust()
+        connect_with(self._settings.join, on_refused=self._on_no_entry)
         self._environment = Environment(user_classes=[Placeholder])
         host, port = self._settings.master_host, self._settings.master_port
         _log.info("worker %s: looking for the master at %s:%d", self.name, host, port)
@@ -236,6 +240,12 @@ class Node:
         runner.client.send(LocustMessage("client_ready", __version__, runner.client_id))
         runner.worker_state = "ready"
         _log.info("worker %s: joined the master again", self.name)
+
+    def _on_no_entry(self, reason: str) -> None:
+        if self._runner is not None and self._duty is not None and not self._duty.over:
+            self._duty.abandon(reason)
+        _log.error("worker %s: %s", self.name, reason)
+        self._exit.set(EXIT_REFUSED)
 
     def _on_refused(self, refused: Refused) -> None:
         _log.error("worker %s: the master refuses this worker: %s", self.name, refused.reason)

@@ -220,7 +220,7 @@ def test_the_settings_of_a_worker_are_options_of_its_command() -> None:
     keys = set(read(WORKERS / "worker.yaml")) | set(
         re.findall(r"^# (\w+): \S+$", (WORKERS / "worker.yaml").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    assert keys == {"master_host", "master_port", "data_dir", "name"}
+    assert keys == {"join", "unencrypted", "master_host", "master_port", "data_dir", "name"}
 
 
 def test_ini_files_parse() -> None:

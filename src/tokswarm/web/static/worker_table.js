@@ -30,7 +30,7 @@ export class WorkerTable {
       "p",
       { class: "empty" },
       "No worker is connected, so no run can start. Start one on this machine or another: ",
-      h("code", {}, `tokswarm worker --master-host ${location.hostname}`),
+      h("code", {}, "tokswarm worker --join …"),
     );
     this.element = h("div", { class: "scroll" }, this.empty, this.table);
     this.table.hidden = true;
