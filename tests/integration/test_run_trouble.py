@@ -255,7 +255,7 @@ def story(base_url: str, tmp_path_factory: pytest.TempPathFactory) -> Story:
         until("the page", lambda: answers(web_port), timeout_s=60)
         without_workers = api.ask("POST", "/runs", asked)
         runs_before = api.ask("GET", "/runs")[1]
-        to_master = ("--master-port", port, "--data-dir", folder / "workers")
+        to_master = ("--join", f"file:{folder / 'master' / 'fleet.join'}", "--data-dir", folder / "workers")
         with (
             started("worker", *to_master, "--name", "stays") as stays,
             started("worker", *to_master, "--name", "dies") as dies,
