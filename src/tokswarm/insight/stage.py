@@ -2,8 +2,11 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from tokswarm.insight.failure import Failure
 from tokswarm.insight.measures import Measures
+from tokswarm.insight.server_share import ServerShare
 
 
 class StageSummary(Measures, frozen=True, kw_only=True):
@@ -33,6 +36,8 @@ class StageSummary(Measures, frozen=True, kw_only=True):
     failures: tuple[Failure, ...] = ()
     """The most frequent errors, most frequent first."""
     classes: dict[str, Measures]
+    served_by: dict[str, ServerShare] = msgspec.field(default_factory=dict)
+    """What each replica or provider served, where the responses name it."""
 
     @property
     def label(self) -> str:

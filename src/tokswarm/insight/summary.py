@@ -15,6 +15,7 @@ from tokswarm.insight.percentiles import percentiles
 from tokswarm.insight.queue_wait import UNLOADED_IN_FLIGHT_MAX, UnloadedTtft, estimated_wait_ms, fit_unloaded
 from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
 from tokswarm.insight.search_result import SearchResult
+from tokswarm.insight.server_share import server_shares
 from tokswarm.insight.stage import StageSummary
 from tokswarm.insight.verdict import Cause, Evidence, State, Verdict, give_verdict
 from tokswarm.measure.record import Outcome
@@ -202,6 +203,7 @@ def _stage(
         abandoned_turns=None if fleet is None else _unsent(fleet, plan.name, ALL_CLASSES, None, "abandoned_turns"),
         failures=common_failures(rows),
         classes=classes,
+        served_by=server_shares(rows),
     )
 
 

@@ -13,6 +13,9 @@ from tokswarm.insight.verdict import State
 
 STATE_STYLES = {State.VALID: "bold green", State.SUSPECT: "bold yellow", State.INVALID: "bold red"}
 
+SERVERS_SHOWN = 8
+"""Those with the most requests; a fleet of replicas would fill the screen."""
+
 REASONS_SHOWN = 6
 """More than fit on a screen beside the table; the rest is in summary.json."""
 
@@ -24,6 +27,8 @@ def end_table(summary: Summary) -> RenderableType:
     if measured:
         parts.append(_stages(measured))
         parts += [Text(note, style="dim") for note in _footnotes(measured)]
+        if len({name for stage in measured for name in stage.served_by}) > 1:
+            parts.append(_servers(measured))
     parts.append(Text(summary.bend.line, style="bold"))
     parts += [Text(search.line, style="bold") for search in summary.searches]
     if summary.cost is not None:
@@ -54,6 +59,19 @@ def _stages(stages: list[StageSummary]) -> Table:
         table.add_column(head, justify="right")
     for stage in stages:
         table.add_row(*(Text(cell) for cell in stage_cells(stage)[: len(heads)]))
+    return table
+
+
+def _servers(stages: list[StageSummary]) -> Table:
+    """What each replica or provider served, stage by stage."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
+    for head in ("stage", "served by", "requests", "of all", "TTFT ms\np50", "cache\nhits"):
+        table.add_column(head, justify="left" if head == "served by" else "right")
+    for stage in stages:
+        named = sum(share.requests for share in stage.served_by.values())
+        for name, share in list(stage.served_by.items())[:SERVERS_SHOWN]:
+            cells = (f"{share.requests:,}", percent(share.requests / named), number(share.ttft_p50_ms))
+            table.add_row(*(Text(cell) for cell in (stage.label, name, *cells, percent(share.cached_ratio))))
     return table
 
 

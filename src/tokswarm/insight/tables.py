@@ -32,6 +32,7 @@ REQUESTS: dict[str, pl.DataType] = {
     "queue_wait_ms": pl.Float64(),
     "queue_wait_source": pl.String(),
     "slo_met": pl.Boolean(),
+    "served_by": pl.String(),
     "merged_arrivals": pl.Int64(),
     "unstamped_arrivals": pl.Int64(),
     "coalesced": pl.Boolean(),
@@ -40,7 +41,7 @@ REQUESTS: dict[str, pl.DataType] = {
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
 
-APPENDED = {"coalesced": False, "abandoned_turns": 0}
+APPENDED = {"coalesced": False, "abandoned_turns": 0, "served_by": None}
 """Columns that older runs do not have, and what their absence means."""
 
 WORKERS: dict[str, pl.DataType] = {

@@ -84,3 +84,20 @@ def test_spans_count_from_the_start_of_the_run_and_stop_at_five() -> None:
     start_ns = 1_000 * 10**9 + 500_000_000
     assert spans([(1003, 1005), (1009, 1009)], start_ns) == "3–5, 9 s"
     assert spans([(1000 + s, 1000 + s) for s in range(0, 14, 2)], start_ns) == "0, 2, 4, 6, 8 s and 2 more"
+
+
+def test_a_run_that_several_replicas_served_says_what_each_did() -> None:
+    rows = [
+        *(request(sent_s=i, served_by="replica-0", arrivals_ms=[50, 60]) for i in range(6)),
+        *(request(sent_s=i + 0.5, served_by="replica-1", arrivals_ms=[250, 260]) for i in range(2)),
+    ]
+    lines = text_of(summarise(run_of(sweep(1)), requests_table(rows), HEALTHY)).splitlines()
+    assert [line.split() for line in lines if "replica-" in line] == [
+        ["1", "replica-0", "6", "75", "%", "50.0", "–"],
+        ["1", "replica-1", "2", "25", "%", "250", "–"],
+    ]
+
+
+def test_a_run_that_one_server_served_needs_no_table_of_servers() -> None:
+    rows = [request(sent_s=i, served_by="replica-0") for i in range(6)]
+    assert "replica-0" not in text_of(summarise(run_of(sweep(1)), requests_table(rows), HEALTHY))
