@@ -71,7 +71,7 @@ def _servers(stages: list[StageSummary]) -> Table:
         named = sum(share.requests for share in stage.served_by.values())
         for name, share in list(stage.served_by.items())[:SERVERS_SHOWN]:
             cells = (f"{share.requests:,}", percent(share.requests / named), number(share.ttft_p50_ms))
-            table.add_row(*(Text(cell) for cell in (stage.label, name, *cells, percent(share.cached_ratio))))
+            table.add_row(*(Text(cell) for cell in (stage.name, name, *cells, percent(share.cached_ratio))))
     return table
 
 

@@ -93,8 +93,8 @@ def test_a_run_that_several_replicas_served_says_what_each_did() -> None:
     ]
     lines = text_of(summarise(run_of(sweep(1)), requests_table(rows), HEALTHY)).splitlines()
     assert [line.split() for line in lines if "replica-" in line] == [
-        ["1", "replica-0", "6", "75", "%", "50.0", "–"],
-        ["1", "replica-1", "2", "25", "%", "250", "–"],
+        ["sweep-1", "replica-0", "6", "75", "%", "50.0", "–"],
+        ["sweep-1", "replica-1", "2", "25", "%", "250", "–"],
     ]
 
 
