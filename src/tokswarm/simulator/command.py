@@ -8,7 +8,7 @@ import click
 
 from tokswarm.errors import TokswarmError
 from tokswarm.simulator.deployment import DEFAULT_MODEL, deployment_presets, load_deployment
-from tokswarm.simulator.faults import FaultShare
+from tokswarm.simulator.fault_gate import FaultShare
 from tokswarm.simulator.profile import PRESETS
 from tokswarm.simulator.server import SimSettings, run
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tokswarm.errors import ConfigError
-from tokswarm.simulator.faults import FaultShare
+from tokswarm.simulator.fault_gate import FaultShare
 from tokswarm.simulator.limits import Limits
 from tokswarm.simulator.profile import Profile, load_profile
 

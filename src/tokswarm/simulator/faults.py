@@ -1,22 +1,18 @@
-"""Wire faults: answers that go wrong in a known way, asked for by a request header or by share of the requests.
+"""Wire faults: the ways in which an answer can go wrong, by name.
 
-`x-sim-fault: kind[=argument][,kind…]` is always obeyed: this is a simulator. Each kind says what tokswarm's
-client reports for it; tests and the table in docs/simulator.md#wire-faults are made from the same list.
+They are written `kind[=argument][,kind…]`. Each kind says what tokswarm's client reports for it; tests
+and the table in docs/simulator.md#wire-faults are made from the same list.
 """
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from tokswarm.errors import ConfigError
 from tokswarm.simulator import event_faults as events
 from tokswarm.simulator.api import error_body
 from tokswarm.simulator.event_faults import After, Change, Close, Coalesce, End, First, Hold, Pause, Raw, Reset
-from tokswarm.simulator.faulty_exchange import FaultPlan, FaultyExchange
-from tokswarm.simulator.http1 import Connection, Exchange, HttpRequest
+from tokswarm.simulator.faulty_exchange import FaultPlan
 
-HEADER = "x-sim-fault"
 _STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 502, 503, 504)
 _LONGEST_S = 3600.0
 _MOST = 256 * 1024 * 1024
@@ -541,68 +537,3 @@ def plan_faults(text: str) -> FaultPlan:
         except ValueError as error:
             raise ValueError(f"fault {name}: {error}") from error
     return plan
-
-
-class FaultShare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault that a share of the generation requests meets."""
-
-    fault: str
-    """As in the header: `kind[=argument][,kind…]`."""
-    share: float
-    """0 to 1."""
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be planned."""
-        try:
-            plan_faults(self.fault)
-        except ValueError as error:
-            raise ConfigError(f"faults: {error}", hint="docs/simulator.md#wire-faults lists them all") from error
-        if not 0 <= self.share <= 1:
-            raise ConfigError(f"faults: the share of {self.fault!r} is {self.share:g}, expected 0 to 1")
-
-
-class FaultGate:
-    """Opens exchanges, faulty ones where asked for, and passes them on to who answers them."""
-
-    def __init__(self, handle: Callable[[Exchange], None], shares: Sequence[FaultShare], seed: int) -> None:
-        if sum(one.share for one in shares) > 1 + 1e-9:
-            raise ConfigError("faults: the shares add up to more than 1", hint="a request meets one of them at most")
-        self._handle = handle
-        self._shares = shares
-        self._random = random.Random(f"{seed} faults")  # noqa: S311 - a simulation, not a secret
-
-    def open(self, connection: Connection, request: HttpRequest) -> Exchange:
-        """The exchange for a request."""
-        text = request.headers.get(HEADER)
-        if text is None:
-            text = self._drawn(request)
-        if not text:
-            return Exchange(connection, request)
-        try:
-            return FaultyExchange(connection, request, plan_faults(text))
-        except ValueError:
-            return Exchange(connection, request)  # `handle` says why
-
-    def handle(self, exchange: Exchange) -> None:
-        """Have a request answered."""
-        if isinstance(exchange, FaultyExchange):
-            if exchange.replaced:
-                exchange.replace()
-                return
-        elif (text := exchange.request.headers.get(HEADER)) is not None:
-            try:
-                plan_faults(text)
-            except ValueError as error:
-                exchange.send(400, error_body(400, f"{HEADER}: {error}", HEADER))
-                return
-        self._handle(exchange)
-
-    def _drawn(self, request: HttpRequest) -> str | None:
-        if not self._shares or request.method != "POST" or not request.path.startswith("/v1/"):
-            return None
-        draw = self._random.random()
-        for one in self._shares:
-            draw -= one.share
-            if draw < 0:
-                return one.fault
-        return None

@@ -32,7 +32,7 @@ from tokswarm.simulator.api import (
 from tokswarm.simulator.deployment import Deployment, ModelPlan, outline, replica_prefix, single
 from tokswarm.simulator.dialects import answer_for
 from tokswarm.simulator.exposition import Exposition
-from tokswarm.simulator.faults import FaultGate
+from tokswarm.simulator.fault_gate import FaultGate
 from tokswarm.simulator.gateway import Call, Gateway
 from tokswarm.simulator.http1 import Connection, Exchange
 from tokswarm.simulator.lifecycle import EventLog

@@ -4,7 +4,7 @@ The receive loop does no more than before but for a reference to each read; the 
 is read in pieces, between other work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -42,33 +42,46 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_whole = msgspec.json.Decoder(_Whole).decode
 
 
+class KeptBody:
+    """What of an answer was kept: its reads, or its one body where it did not stream."""
+
+    __slots__ = ("reads", "whole")
+
+    def __init__(self) -> None:
+        self.reads: list[bytes] = []
+        self.whole = b""
+
+    def texts(self, of_events: Callable[[bytes], str], of_whole: Callable[[bytes], str]) -> Iterator[str]:
+        """Its text in pieces; each step is bounded work."""
+        if self.whole:
+            yield of_whole(self.whole)
+            return
+        for events in _pieces(self.reads):
+            yield "".join([of_events(event) for event in events])
+
+
 class KeptChatAnswer(ChatAnswer):
     """An answer of a chat or completions request, kept."""
 
-    __slots__ = ("_bodies", "_whole_body")
+    __slots__ = ("_kept",)
 
     def __init__(self, live: LiveRow) -> None:
         super().__init__(live)
-        self._bodies: list[bytes] = []
-        self._whole_body = b""
+        self._kept = KeptBody()
 
     def feed(self, body: bytes, at_ns: int, stamped: bool) -> None:
         """Take the body bytes of one read, with its stamp, and keep them."""
         super().feed(body, at_ns, stamped)
-        self._bodies.append(body)
+        self._kept.reads.append(body)
 
     def read_body(self, body: bytes) -> None:
         """Take a whole answer that was not streamed, and keep it."""
         super().read_body(body)
-        self._whole_body = body
+        self._kept.whole = body
 
     def texts(self) -> Iterator[str]:
         """The content in pieces, reasoning left out; each step is bounded work."""
-        if self._whole_body:
-            yield _content(self._whole_body)
-            return
-        for events in _pieces(self._bodies):
-            yield "".join([_content(event) for event in events])
+        return self._kept.texts(_content, _content)
 
     def text(self) -> str:
         """The content at once."""
@@ -78,30 +91,25 @@ class KeptChatAnswer(ChatAnswer):
 class KeptResponsesAnswer(ResponsesAnswer):
     """An answer of a responses request, kept."""
 
-    __slots__ = ("_bodies", "_whole_body")
+    __slots__ = ("_kept",)
 
     def __init__(self, live: LiveRow) -> None:
         super().__init__(live)
-        self._bodies: list[bytes] = []
-        self._whole_body = b""
+        self._kept = KeptBody()
 
     def feed(self, body: bytes, at_ns: int, stamped: bool) -> None:
         """Take the body bytes of one read, with its stamp, and keep them."""
         super().feed(body, at_ns, stamped)
-        self._bodies.append(body)
+        self._kept.reads.append(body)
 
     def read_body(self, body: bytes) -> None:
         """Take a whole answer that was not streamed, and keep it."""
         super().read_body(body)
-        self._whole_body = body
+        self._kept.whole = body
 
     def texts(self) -> Iterator[str]:
         """The output text in pieces, reasoning left out; each step is bounded work."""
-        if self._whole_body:
-            yield _output_text(self._whole_body)
-            return
-        for events in _pieces(self._bodies):
-            yield "".join([_text_delta(event) for event in events])
+        return self._kept.texts(_text_delta, _output_text)
 
 
 KeptAnswer = KeptChatAnswer | KeptResponsesAnswer

@@ -13,7 +13,7 @@ from tokswarm.simulator.command import command
 from tokswarm.simulator.deployment import deployment_presets, load_deployment, single
 from tokswarm.simulator.driver import Driver
 from tokswarm.simulator.engine import Engine
-from tokswarm.simulator.faults import FaultShare
+from tokswarm.simulator.fault_gate import FaultShare
 from tokswarm.simulator.metrics import ServerMetrics
 from tokswarm.simulator.profile import PRESETS, Profile
 from tokswarm.simulator.server import SimSettings

@@ -9,7 +9,8 @@ from tokswarm.errors import ConfigError
 from tokswarm.measure.record import Outcome
 from tokswarm.simulator import event_faults as events
 from tokswarm.simulator.event_faults import Act, After, Change, Coalesce, End, Item, Reset, Tear, Transform
-from tokswarm.simulator.faults import KINDS, FaultGate, FaultShare, plan_faults
+from tokswarm.simulator.fault_gate import FaultGate, FaultShare
+from tokswarm.simulator.faults import KINDS, plan_faults
 from tokswarm.simulator.http1 import Exchange
 
 DOCS = Path(__file__).parents[3] / "docs" / "simulator.md"
