@@ -8,36 +8,32 @@ else changes a run.
 import logging
 from collections import deque
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
-import msgspec
-
-from tokswarm.errors import FleetError, TokswarmError
-from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
-from tokswarm.insight.search_result import SearchResult
+from tokswarm.errors import FleetError
+from tokswarm.insight.run_file import LostWorker, StageTimes
 from tokswarm.master.abort import AbortWatch
 from tokswarm.master.account import Account, RunJournal
 from tokswarm.master.clock import Clock
 from tokswarm.master.crew import Crew, Member
 from tokswarm.master.last_words import notes_on_finals, notes_on_messages
 from tokswarm.master.link import FleetLink, FleetWorker, Received
-from tokswarm.master.log_fetch import LogFetches
+from tokswarm.master.log_collection import LogCollection
 from tokswarm.master.merge import PATIENCE_S, WindowMerge
+from tokswarm.master.probe_series import run_search
 from tokswarm.master.probe_tally import ProbeTally
 from tokswarm.master.run import RunInfo, RunState
-from tokswarm.master.run_folder import keep_run_file, make_run_folder
-from tokswarm.master.search import TRIES_MOST, Search
+from tokswarm.master.run_folder import make_run_folder
+from tokswarm.master.run_record import RunRecord
+from tokswarm.master.run_report import report_on
+from tokswarm.master.search import TRIES_MOST
 from tokswarm.master.spending import Spending
 from tokswarm.measure.window import WorkerSecond
 from tokswarm.traffic.plan import Plan, PlannedStage, SearchPlan, Shard
-from tokswarm.version import VERSION
 from tokswarm.worker.messages import (
     Ack,
     Chunk,
-    Fetch,
     Final,
     Message,
     Ping,
@@ -62,8 +58,6 @@ FINAL_TIMEOUT_S = 60.0
 """A worker delivers what is left to the database before its last word."""
 STRAGGLERS_S = 1.0
 """Workers spread their windows over half a second, so a last word may overtake one."""
-FETCH_TIMEOUT_S = 600.0
-FETCHES_AT_ONCE = 8
 TURN_S = 0.25
 """How often silence and overdue seconds are looked for when no message comes."""
 CHECK_S = 0.05
@@ -104,7 +98,7 @@ class Course:
         )
         self._merge = WindowMerge(limited_classes=[c.name for c in plan.mix.classes if c.slo is not None])
         self._inbox: deque[Received] = deque()
-        self._fetches: LogFetches | None = None
+        self._logs = LogCollection(run_id=plan.run_id, run_dir=run_dir, fleet=fleet, clock=clock)
         self._checked_s = now_s
         self._stop_asked: str | None = None
         self._stop_reason = ""
@@ -113,12 +107,8 @@ class Course:
         self._watching = False
         self._windows_due = False
         self._ending = False
-        self._stage_times: list[StageTimes] = []
-        self._stages: list[PlannedStage | list[PlannedStage]] = list(plan.stages)
-        """As planned; of a search that has begun, the stages it decided."""
-        self._searches: list[SearchResult] = []
+        self._record = RunRecord(plan, run_dir=run_dir)
         self._tally: ProbeTally | None = None
-        self._lost: list[LostWorker] = []
         self._told_to_stop = False
         self._told_again: set[str] = set()
         self._strays = 0
@@ -149,6 +139,11 @@ class Course:
     def info(self) -> RunInfo:
         """The run in short, as it is now."""
         return self._account.info
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run is to end."""
+        return self._stop_asked is not None
 
     # --- by any greenlet ------------------------------------------------------------------------
 
@@ -222,7 +217,7 @@ class Course:
             if stage.search is None:
                 self._run_stage(index, stage)
             else:
-                self._run_search(index, stage, stage.search)
+                run_search(index, stage, stage.search, runner=self, account=self._account, record=self._record)
             self._account.change(stages_done=index + 1)
             self._write_run_file()
 
@@ -276,34 +271,13 @@ class Course:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _run_search(self, place: int, template: PlannedStage, plan: SearchPlan) -> None:
-        """Try loads, each as a stage of its own, until the search knows the highest that meets its goal."""
-        search = Search(template.name, plan)
-        probes: list[PlannedStage] = []
-        self._stages[place] = probes
-        found = len(self._searches)
-        self._searches.append(search.result())
-        while (load := search.load) is not None and self._stop_asked is None:
-            name = f"{template.name}-{len(probes) + 1}-at-{load:.6g}"
-            stage = msgspec.structs.replace(template, name=name, load=plan.load_of(template.load, load), search=None)
-            probes.append(stage)
-            index = len(self._plan.stages)
-            self._plan.stages.append(stage)
-            self._write_run_file()
-            self._run_stage(index, stage, decided_for=plan)
-            tally, self._tally = self._tally, None
-            if self._stop_asked is None and tally is not None:
-                self._take_probe(search, stage, tally.seconds())
-            self._searches[found] = search.result()
-        self._account.event("find", template.name, search.result().line)
-        self._account.note(search.result().line)
-
-    def _take_probe(self, search: Search, stage: PlannedStage, seconds: list[tuple[int, int]]) -> None:
-        probe = search.take(stage.name, seconds)
-        if probe is None:
-            self._account.event("find", f"{stage.name}: undecided", "this load is tried again")
-        else:
-            self._account.event("find", f"{stage.name}: {'met' if probe.is_met else 'missed'}", probe.line)
+    def run_probe(self, place: int, stage: PlannedStage, plan: SearchPlan) -> list[tuple[int, int]]:
+        """Run one probe of a search, as a stage at this place of the plan: (met, known) of each settled second."""
+        index = self._record.decide(place, stage)
+        self._write_run_file()
+        self._run_stage(index, stage, decided_for=plan)
+        tally, self._tally = self._tally, None
+        return [] if tally is None else tally.seconds()
 
     def _run_stage(self, index: int, stage: PlannedStage, *, decided_for: SearchPlan | None = None) -> None:
         start_s = self._clock.monotonic_s() + LEAD_S
@@ -323,7 +297,7 @@ class Course:
         self._account.change(stage=stage.name)
         text = f"{stage.duration_s:g} s, drain at most {stage.drain_s:g} s{', warm-up' if stage.warmup else ''}"
         self._account.event("stage", stage.name, text, unix_ns=start_unix_ns)
-        self._stage_times.append(
+        self._record.times.append(
             StageTimes(
                 name=stage.name, start_unix_ns=start_unix_ns, stop_unix_ns=start_unix_ns, end_unix_ns=start_unix_ns
             )
@@ -341,7 +315,7 @@ class Course:
         for member in self._crew.behind(index):
             self._lose(member, f"did not drain stage {stage.name} in time")
         end_unix_ns = max(self._clock.unix_ns(), start_unix_ns)
-        self._stage_times[-1] = StageTimes(
+        self._record.times[-1] = StageTimes(
             name=stage.name,
             start_unix_ns=start_unix_ns,
             stop_unix_ns=max(stop_unix_ns, start_unix_ns),
@@ -393,14 +367,13 @@ class Course:
             self._account.seconds(seconds)
             self._end_early(BY_ABORT, self._watch.take(seconds))
         self._account.own_database_trouble()
-        if self._fetches is not None:
-            self._ask(self._fetches.overdue(now_s=now_s))
+        self._logs.ask_again(now_s=now_s)
 
     def _take(self, received: Received) -> None:
         message, member = received.message, self._crew.member(received.client)
         if isinstance(message, Chunk):  # also from a new process that serves the log of a lost one
             if message.run_id == self._plan.run_id:
-                self._take_chunk(received.worker, message, received.received_s)
+                self._logs.take(received.worker, message, now_s=received.received_s)
             return
         if member is None or (message.run_id != self._plan.run_id and not isinstance(message, Ping)):
             self._strays += not isinstance(message, Ping)
@@ -449,18 +422,10 @@ class Course:
         elif final.error:
             self._account.note(f"worker {member.worker}: {final.error}")
 
-    def _take_chunk(self, worker: str, chunk: Chunk, now_s: float) -> None:
-        if self._fetches is not None:
-            self._ask(self._fetches.take(worker, chunk, now_s=now_s))
-
-    def _ask(self, questions: list[tuple[str, Fetch]]) -> None:
-        for worker, question in questions:
-            self._fleet.send(worker, question)
-
     def _lose(self, member: Member, reason: str) -> None:
         member.gone = reason
         unix_ns = self._clock.unix_ns()
-        self._lost.append(LostWorker(worker=member.worker, unix_ns=unix_ns, in_flight=member.in_flight))
+        self._record.lost.append(LostWorker(worker=member.worker, unix_ns=unix_ns, in_flight=member.in_flight))
         _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, reason)
         self._account.lost(member.worker, member.in_flight, reason)
         self._spending.lost(member.worker)
@@ -470,21 +435,9 @@ class Course:
     # --- logs and report ----------------------------------------------------------------------------
 
     def _fetch_logs(self) -> None:
-        waiting = [member.worker for member in self._crew.all() if self._can_fetch(member)]
-        while waiting:
-            batch, waiting = waiting[:FETCHES_AT_ONCE], waiting[FETCHES_AT_ONCE:]
-            fetches = LogFetches(
-                batch,
-                run_id=self._plan.run_id,
-                logs_dir=self._run_dir / "logs",
-                now_s=self._clock.monotonic_s(),
-            )
-            self._fetches = fetches
-            self._ask(fetches.questions())
-            self._wait(lambda: self._fetches is None or self._fetches.done, within_s=FETCH_TIMEOUT_S)
-            for note in fetches.close(f"not done within {FETCH_TIMEOUT_S:g} s"):
-                self._account.note(note)
-        self._fetches = None
+        workers = [member.worker for member in self._crew.all() if self._can_fetch(member)]
+        for note in self._logs.collect(workers, self._wait):
+            self._account.note(note)
 
     def _can_fetch(self, member: Member) -> bool:
         if not member.gone:
@@ -498,52 +451,26 @@ class Course:
 
     def _take_finals(self) -> None:
         finals = [member.final for member in self._crew.all() if member.final is not None]
-        if len(finals) == len(self._crew) and not self._lost:  # the exact count, whatever became of the windows
+        if len(finals) == len(self._crew) and not self._record.lost:  # the exact count, whatever became of the windows
             self._account.change(output_tokens=sum(final.output_tokens for final in finals))
         notes = notes_on_messages(missing=self._merge.missing, late=self._merge.late, strays=self._strays)
         for note in (*notes_on_finals(finals), *notes):
             self._account.note(note)
 
     def _write_report(self) -> None:
-        try:
-            summary = self._report(self._run_dir)
-        except TokswarmError as error:
-            _log.warning("run %s: no report: %s", self._plan.run_id, error)
-            self.stop_by_error(f"no report: {error}")
-            return
-        verdict, bend = summary.get("verdict") or {}, summary.get("bend")
-        self._account.change(verdict=verdict.get("state"), bend=bend.get("line") if isinstance(bend, dict) else bend)
-        for note in summary.get("notes", ()):
-            self._account.note(note)
-        reasons = "; ".join(_text(reason) for reason in verdict.get("reasons", ()))
-        self._account.event("verdict", f"the run is {verdict.get('state')}", reasons or "no reason against it")
+        if error := report_on(self._run_dir, report=self._report, account=self._account):
+            self.stop_by_error(error)
 
     def _write_run_file(self) -> None:
-        run_file = RunFile(
-            run_id=self._plan.run_id,
-            mix=self._plan.mix,
-            model=self._plan.model,
-            stages=[stage for place in self._stages for stage in (place if isinstance(place, list) else [place])],
-            searches=list(self._searches),
-            stage_times=self._stage_times,
-            fit=self._plan.fit,
-            content_seed=self._plan.content_seed,
+        self._record.write(
+            self._account,
             workers=[member.worker for member in self._crew.all()],
-            lost_workers=self._lost,
             missing_windows=self._merge.missing,
-            started_unix_ns=self.info.started_unix_ns,
             ended_unix_ns=self._ended_unix_ns or self._clock.unix_ns(),
             stopped_by=self._stopped_by(),
             stop_reason=self._stop_reason,
             error=self._error,
-            notes=list(self.info.notes),
-            versions={"tokswarm": VERSION, "python": python_version(), "locust": version("locust")},
         )
-        try:
-            keep_run_file(self._run_dir, run_file)
-        except OSError as error:
-            _log.warning("run %s: run.json cannot be written: %s", self._plan.run_id, error)
-            self._account.note(f"run.json could not be written: {error.strerror}")
 
     # --- small things ---------------------------------------------------------------------------------
 
@@ -579,7 +506,3 @@ def end_title(run_id: str) -> str:
 def _probes(stage: PlannedStage) -> int:
     """How many stages it becomes, at most."""
     return 1 if stage.search is None else stage.search.most_probes * TRIES_MOST
-
-
-def _text(reason: object) -> str:
-    return str(reason.get("text", reason)) if isinstance(reason, dict) else str(reason)
