@@ -180,6 +180,41 @@ WORKER = Measurement(
     ),
 )
 
+SERVER = Measurement(
+    "llm_server",
+    "replica of the target × scrape of its metrics, a second apart; rates and waits are of the time since the last one",
+    ("run", "target", "replica"),
+    (
+        Field("up", _I, "", "1 the metrics were read, 0 they were not: then nothing else is known"),
+        Field("engine", _T, "", "what the server is, by the names of its metrics: vllm, sglang, tgi, …"),
+        Field("version", _T, "", "its version; absent when it does not say"),
+        Field("scrape_ms", _F, "ms", "how long it took to read the metrics"),
+        Field("running", _I, "requests", "in the server's batch"),
+        Field("waiting", _I, "requests", "in the server's queue"),
+        Field("paused", _I, "requests", "set aside: swapped out, paused or retracted"),
+        Field("kv_use_ratio", _F, "ratio", "KV cache in use; cached blocks that nobody uses count as free"),
+        Field("kv_capacity_tokens", _I, "tokens", "size of the KV cache"),
+        Field("hit_ratio", _F, "ratio", "share of prompt tokens (or blocks) that came from the prefix cache"),
+        Field("prompt_tok_per_s", _F, "tokens/s", "prompt tokens taken up, cached ones included"),
+        Field("cached_tok_per_s", _F, "tokens/s", "of them from the prefix cache"),
+        Field("generation_tok_per_s", _F, "tokens/s", "tokens generated"),
+        Field("recomputed_tok_per_s", _F, "tokens/s", "computed again, as they had been given up before"),
+        Field("preemptions_per_s", _F, "1/s", "requests that had to give their KV blocks back"),
+        Field("evictions_per_s", _F, "1/s", "cached KV blocks given up for other use (vLLM: of those it samples)"),
+        Field("evicted_tok_per_s", _F, "tokens/s", "cached tokens given up, where the server counts tokens"),
+        Field("finished_per_s", _F, "requests/s", "ended well"),
+        Field("aborted_per_s", _F, "requests/s", "ended by their client or the server"),
+        Field("failed_per_s", _F, "requests/s", "ended with an error"),
+        Field("rejected_per_s", _F, "requests/s", "not taken, as a limit was reached"),
+        Field("queue_wait_mean_ms", _F, "ms", "mean wait in the server's queue, of requests it observed since"),
+        *_percentiles("queue_wait", "that wait, within the bounds of the server's buckets"),
+        Field("ttft_mean_ms", _F, "ms", "mean time to first token as the server sees it"),
+        *_percentiles("ttft", "that time, within the bounds of the server's buckets"),
+        Field("prefill_mean_ms", _F, "ms", "mean time from the queue to the first token"),
+        Field("replicas_ready", _I, "", "replicas that a gateway has"),
+    ),
+)
+
 EVENT = Measurement(
     "llm_event",
     "event",
@@ -191,4 +226,4 @@ EVENT = Measurement(
     ),
 )
 
-MEASUREMENTS = (TOKEN, REQUEST, WINDOW, FLEET, WORKER, EVENT)
+MEASUREMENTS = (TOKEN, REQUEST, WINDOW, FLEET, WORKER, SERVER, EVENT)

@@ -21,6 +21,7 @@ from tokswarm.measure import schema
 from tokswarm.measure.histogram import le_counts
 from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.measure.schema import FieldType, Measurement
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow, WorkerSecond
 from tokswarm.sink.record_log import Entry
 
@@ -96,6 +97,7 @@ _FLEET = _columns(
     },
 )
 _WORKER = _columns(schema.WORKER, {})
+_SERVER = _columns(schema.SERVER, {})
 _EVENT = _columns(
     schema.EVENT, {"end_ms": lambda event: None if event.end_unix_ns is None else event.end_unix_ns // 1_000_000}
 )
@@ -170,6 +172,9 @@ class LineFormatter:
             case FleetSecond():
                 prefix = self._prefix(schema.FLEET, self._run_id, entry.class_name, entry.stage)
                 yield [self._line(prefix, self._fields(_FLEET, entry), entry.second_unix * 1_000_000_000)]
+            case ServerSecond():
+                prefix = self._prefix(schema.SERVER, self._run_id, entry.target, entry.replica)
+                yield [self._line(prefix, self._fields(_SERVER, entry), entry.unix_ns)]
             case Event():
                 yield [self._event(entry)]
 

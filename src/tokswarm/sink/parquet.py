@@ -3,10 +3,12 @@
 requests.parquet  one row per request: the fields of RequestRecord, worker, and what follows from them
 workers.parquet   one row per worker and second: the fields of WorkerSecond
 fleet.parquet     one row per class, stage and second: the fields of FleetSecond
+server.parquet    one row per replica of the target and scrape of its metrics: the fields of ServerSecond
 events.json       a list of the run's events
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -17,6 +19,7 @@ from polars.io.plugins import register_io_source
 
 from tokswarm.errors import LogError
 from tokswarm.measure.record import Outcome, RequestRecord
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WorkerSecond
 from tokswarm.sink.record_log import LogReader, read_log
 
@@ -34,6 +37,7 @@ class LogCounts(msgspec.Struct, kw_only=True):
     windows: int = 0
     worker_seconds: int = 0
     fleet_seconds: int = 0
+    server_seconds: int = 0
     events: int = 0
     torn_bytes: int = 0
     """At the ends of logs, of entries a crash broke off."""
@@ -73,6 +77,7 @@ _REQUEST_COLUMNS = [
     _Column("arrival_tokens", pl.List(pl.UInt32()), RequestRecord.token_counts),
 ]
 _WORKER_COLUMNS = _field_columns(WorkerSecond)
+_SERVER_COLUMNS = _field_columns(ServerSecond)
 _FLEET_COLUMNS = [
     *_field_columns(FleetSecond, without=("finished",)),
     _Column("finished_total", pl.Int64(), lambda second: sum(second.finished.values())),
@@ -119,6 +124,7 @@ class _Requests:
         self.counts = LogCounts()
         self.worker_seconds = _Table(_WORKER_COLUMNS)
         self.fleet_seconds = _Table(_FLEET_COLUMNS)
+        self.server_seconds = _Table(_SERVER_COLUMNS)
         self.events: list[Event] = []
         self._log_paths = list(log_paths)
 
@@ -158,7 +164,7 @@ class _Requests:
         frame = _frame(_REQUEST_COLUMNS, batch)
         return frame.insert_column(0, pl.Series("worker", [worker] * len(batch), dtype=pl.String()))
 
-    def _put_aside(self, entry: Window | WorkerSecond | FleetSecond | Event) -> None:
+    def _put_aside(self, entry: Window | WorkerSecond | FleetSecond | ServerSecond | Event) -> None:
         match entry:
             case Window():
                 self.counts.windows += 1
@@ -168,6 +174,9 @@ class _Requests:
             case FleetSecond():
                 self.counts.fleet_seconds += 1
                 self.fleet_seconds.add(entry)
+            case ServerSecond():
+                self.counts.server_seconds += 1
+                self.server_seconds.add(entry)
             case Event():
                 self.counts.events += 1
                 self.events.append(entry)
@@ -193,9 +202,12 @@ def write_parquet(log_paths: Iterable[Path], out_dir: Path) -> LogCounts:
 
     lazy = register_io_source(source, schema=first.schema)
     _replace(out_dir / "requests.parquet", lambda path: lazy.sink_parquet(path, **_PARQUET))
-    workers, fleet = requests.worker_seconds.frame(), requests.fleet_seconds.frame()
-    _replace(out_dir / "workers.parquet", lambda path: workers.write_parquet(path, **_PARQUET))
-    _replace(out_dir / "fleet.parquet", lambda path: fleet.write_parquet(path, **_PARQUET))
+    for name, table in (
+        ("workers", requests.worker_seconds),
+        ("fleet", requests.fleet_seconds),
+        ("server", requests.server_seconds),
+    ):
+        _replace(out_dir / f"{name}.parquet", partial(table.frame().write_parquet, **_PARQUET))
     newest = {
         (event.unix_ns, event.kind, event.title): event for event in requests.events
     }  # with its end, if it has one

@@ -21,9 +21,10 @@ import msgspec
 
 from tokswarm.errors import LogError
 from tokswarm.measure.record import RequestRecord
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WorkerSecond
 
-Entry = RequestRecord | Window | WorkerSecond | FleetSecond | Event
+Entry = RequestRecord | Window | WorkerSecond | FleetSecond | ServerSecond | Event
 """What a log holds after its header."""
 
 SCHEMA = 1
@@ -37,7 +38,7 @@ MAX_FRAME_BYTES = 1 << 26
 _READ_BYTES = 1 << 17
 _CLOSED = -1
 # An entry begins with its array head and its two-letter tag, eight bytes after the start of its frame.
-_PAYLOAD_START = re.compile(rb"(?:[\x90-\x9f]|\xdc..)\xa2[rwhfe][0-9]", re.DOTALL)
+_PAYLOAD_START = re.compile(rb"(?:[\x90-\x9f]|\xdc..)\xa2[rwhfse][0-9]", re.DOTALL)
 _HINT_DAMAGE = "keep the file, and read it with the version of tokswarm that wrote it"
 
 

@@ -13,6 +13,7 @@ from influxdb_client import Point
 from tokswarm.measure import schema
 from tokswarm.measure.histogram import bucket_of
 from tokswarm.measure.record import Outcome, QueueWaitSource, RequestRecord, TokenSource
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow, WorkerSecond
 from tokswarm.sink.line_protocol import TEXT_LIMIT, LineFormatter, escape_tag, escape_text
 from tokswarm.sink.record_log import Entry
@@ -400,6 +401,29 @@ def test_a_fleet_second_a_worker_second_and_an_event_follow_the_schema() -> None
             5,
         )
     ]
+
+
+def test_a_scrape_of_the_server_follows_the_schema() -> None:
+    second = ServerSecond(
+        unix_ns=1_700_000_000_250_000_000,
+        target="tiny",
+        replica="127.0.0.1:8011 engine 1",
+        up=1,
+        engine="vllm",
+        waiting=3,
+        kv_use_ratio=0.5,
+        queue_wait_p99_ms=120.0,
+    )
+    assert parsed(second) == [
+        (
+            "llm_server",
+            {"run": "run-1", "target": "tiny", "replica": "127.0.0.1:8011 engine 1"},
+            {"up": 1, "engine": "vllm", "waiting": 3, "kv_use_ratio": 0.5, "queue_wait_p99_ms": 120.0},
+            1_700_000_000_250_000_000,
+        )
+    ]
+    named = ["unix_ns", *schema.SERVER.tags[1:], *(field.name for field in schema.SERVER.fields)]
+    assert list(ServerSecond.__struct_fields__) == named
 
 
 def test_an_event_that_is_given_again_with_its_end_replaces_itself() -> None:

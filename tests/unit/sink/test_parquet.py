@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from tokswarm.measure.record import Outcome, QueueWaitSource, RequestRecord, TokenSource
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WorkerSecond
 from tokswarm.sink import parquet
 from tokswarm.sink.parquet import LogCounts, write_parquet
@@ -85,6 +86,15 @@ FLEET = FleetSecond(
     cached_ratio=0.5,
     ideal_cached_ratio=None,
 )
+SERVER = ServerSecond(
+    unix_ns=1_700_000_000_000_000_000,
+    target="tiny",
+    replica="127.0.0.1:8011",
+    up=1,
+    engine="vllm",
+    waiting=3,
+    kv_use_ratio=0.5,
+)
 
 
 def write(path: Path, entries: list[Entry], worker: str) -> Path:
@@ -133,15 +143,16 @@ def test_seconds_and_events_have_tables_of_their_own(tmp_path: Path) -> None:
     late = msgspec.structs.replace(begun, end_unix_ns=9)  # the same, once its end was known
     early = Event(unix_ns=1, kind="run", title="a", text="t")
     window = Window(worker="w0", second_unix=1, sequence=0, rows=[])
-    log = write(tmp_path / "w0.log", [SECOND, FLEET, begun, late, early, window], "w0")
+    log = write(tmp_path / "w0.log", [SECOND, FLEET, SERVER, begun, late, early, window], "w0")
     counts = write_parquet([log], tmp_path)
-    assert counts == LogCounts(windows=1, worker_seconds=1, fleet_seconds=1, events=3)
+    assert counts == LogCounts(windows=1, worker_seconds=1, fleet_seconds=1, server_seconds=1, events=3)
     [worker] = pl.read_parquet(tmp_path / "workers.parquet").to_dicts()
     assert worker == msgspec.structs.asdict(SECOND)
     [fleet] = pl.read_parquet(tmp_path / "fleet.parquet").to_dicts()
     finished = json.loads(fleet.pop("finished_json"))
     want = msgspec.structs.asdict(FLEET)
     assert finished == want.pop("finished")
+    assert pl.read_parquet(tmp_path / "server.parquet").to_dicts() == [msgspec.structs.asdict(SERVER)]
     assert fleet == {**want, "finished_total": 4, "finished_ok": 2, "rate_limited": 1}
     assert json.loads((tmp_path / "events.json").read_bytes()) == [
         {"unix_ns": 1, "kind": "run", "title": "a", "text": "t", "end_unix_ns": None},
@@ -150,11 +161,11 @@ def test_seconds_and_events_have_tables_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_run_without_entries_has_tables_of_the_same_shape(tmp_path: Path) -> None:
-    full = write(tmp_path / "w0.log", [STREAMED, SECOND, FLEET], "w0")
+    full = write(tmp_path / "w0.log", [STREAMED, SECOND, FLEET, SERVER], "w0")
     write_parquet([full], tmp_path / "full")
     assert write_parquet([write(tmp_path / "w1.log", [], "w1")], tmp_path / "empty") == LogCounts()
     write_parquet([], tmp_path / "none")
-    for name in ("requests", "workers", "fleet"):
+    for name in ("requests", "workers", "fleet", "server"):
         schema = pl.read_parquet_schema(tmp_path / "full" / f"{name}.parquet")
         for other in ("empty", "none"):
             table = pl.read_parquet(tmp_path / other / f"{name}.parquet")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tokswarm.errors import LogError
 from tokswarm.measure.record import Outcome, RequestRecord
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow, WorkerSecond
 from tokswarm.sink.record_log import Entry, RecordLog, read_log
 
@@ -72,7 +73,8 @@ FLEET = FleetSecond(
     ideal_cached_ratio=None,
 )
 EVENT = Event(unix_ns=1_700_000_000_000_000_000, kind="stage", title="sweep-4", text="began")
-EACH = [RECORD, WINDOW, SECOND, FLEET, EVENT]
+SERVER = ServerSecond(unix_ns=1_700_000_000_000_000_000, target="tiny", replica="127.0.0.1:8011", up=1, waiting=3)
+EACH = [RECORD, WINDOW, SECOND, FLEET, SERVER, EVENT]
 
 texts = st.text(max_size=20)
 naturals = st.integers(0, 1 << 40)
@@ -94,7 +96,7 @@ records = st.builds(
     connect_ms=st.none() | st.floats(0, 1e6),
     arrivals=st.lists(naturals, max_size=40).map(lambda gaps: array("q", gaps).tobytes()),
 )
-entries = records | st.sampled_from([WINDOW, SECOND, FLEET, EVENT])
+entries = records | st.sampled_from([WINDOW, SECOND, FLEET, SERVER, EVENT])
 
 
 def write(path: Path, what: list[Entry], *, run_id: str = "run-1", worker: str = "w0") -> list[int]:
