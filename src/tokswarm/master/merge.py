@@ -5,10 +5,11 @@ old. What comes after that is late: counted, still part of the totals, no longer
 the record logs have it for the report.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from tokswarm.measure.histogram import mean_ms, quantile_ms
 from tokswarm.measure.window import ALL_CLASSES, FleetSecond, Window, WindowRow
+from tokswarm.traffic.mix import Limit, Slo
 
 PATIENCE_S = 2.5
 """Age of a second, from its end, at which it is closed without the missing workers; also when one is given up."""
@@ -17,9 +18,10 @@ PATIENCE_S = 2.5
 class WindowMerge:
     """Collects windows and gives back closed seconds, oldest first."""
 
-    def __init__(self, *, limited_classes: Collection[str] = ()) -> None:
-        """`limited_classes`: those with service-level objectives; the others have no goodput."""
-        self._limited = frozenset(limited_classes)
+    def __init__(self, *, limited_classes: Collection[str] = (), limits: Mapping[str, Slo] | None = None) -> None:
+        """`limits`: of the classes that have some; the others have no goodput. `limited_classes`: their names alone."""
+        self._limits: dict[str, Slo] = {**dict.fromkeys(limited_classes, Slo()), **(limits or {})}
+        self._first_second: int | None = None
         self._open: dict[int, Cells] = {}
         self._newest: dict[str, int] = {}
         self._next_sequence: dict[str, int] = {}
@@ -52,7 +54,7 @@ class WindowMerge:
             overdue = now_unix_s >= second + 1 + PATIENCE_S
             if not (complete or overdue):
                 break
-            closed += _close(second, self._open.pop(second), self._limited)
+            closed += self._closed(second)
             self._closed_to = second
         return closed
 
@@ -60,9 +62,15 @@ class WindowMerge:
         """Close everything: no worker will deliver any more."""
         closed: list[FleetSecond] = []
         for second in sorted(self._open):
-            closed += _close(second, self._open.pop(second), self._limited)
+            closed += self._closed(second)
             self._closed_to = second
         return closed
+
+    def _closed(self, second: int) -> list[FleetSecond]:
+        cells = self._open.pop(second)
+        if cells and self._first_second is None:
+            self._first_second = second
+        return _close(second, cells, self._limits, self._first_second)
 
 
 class _Cell:
@@ -92,11 +100,11 @@ _COUNTS = tuple(name for name in WindowRow.__struct_fields__ if name not in (*_T
 
 
 def fleet_seconds(second_unix: int, windows: Iterable[Window], limited: Collection[str]) -> list[FleetSecond]:
-    """One row per stage and class, and one per stage for all classes together."""
+    """One row per stage and class, and one per stage for all classes together; `limited` have limits."""
     cells: Cells = {}
     for window in windows:
         _add(cells, window)
-    return _close(second_unix, cells, limited)
+    return _close(second_unix, cells, dict.fromkeys(limited, Slo()), None)
 
 
 def _add(cells: Cells, window: Window) -> None:
@@ -109,7 +117,7 @@ def _add(cells: Cells, window: Window) -> None:
         cell.workers.add(window.worker)
 
 
-def _close(second_unix: int, cells: Cells, limited: Collection[str]) -> list[FleetSecond]:
+def _close(second_unix: int, cells: Cells, limits: Mapping[str, Slo], first_second: int | None) -> list[FleetSecond]:
     whole: Cells = {}
     for (stage, _), cell in cells.items():
         place = (stage, ALL_CLASSES)
@@ -121,13 +129,26 @@ def _close(second_unix: int, cells: Cells, limited: Collection[str]) -> list[Fle
         _fleet_second(
             second_unix,
             cell,
-            limited=bool(limited) if class_name == ALL_CLASSES else class_name in limited,
+            limited=bool(limits) if class_name == ALL_CLASSES else class_name in limits,
+            slo=limits.get(class_name, _NO_LIMITS),
+            run_second=None if first_second is None else second_unix - first_second,
         )
         for (_, class_name), cell in sorted((cells | whole).items())
     ]
 
 
-def _fleet_second(second_unix: int, cell: _Cell, *, limited: bool) -> FleetSecond:
+_NO_LIMITS = Slo()
+
+
+def _limit_ms(limit: Limit | None) -> float | None:
+    """What a limit asks of each request: that of its highest quantile, as `slo_met` takes it."""
+    if limit is None:
+        return None
+    chosen = next(value for value in (limit.p99, limit.p95, limit.p90, limit.p50) if value is not None)
+    return chosen.seconds * 1e3
+
+
+def _fleet_second(second_unix: int, cell: _Cell, *, limited: bool, slo: Slo, run_second: int | None) -> FleetSecond:
     row = cell.sum
     return FleetSecond(
         second_unix=second_unix,
@@ -161,6 +182,10 @@ def _fleet_second(second_unix: int, cell: _Cell, *, limited: bool) -> FleetSecon
         queue_wait_p90_ms=quantile_ms(row.queue_wait, 0.9),
         queue_wait_p99_ms=quantile_ms(row.queue_wait, 0.99),
         schedule_lag_p99_ms=quantile_ms(row.schedule_lag, 0.99),
+        run_second=run_second,
+        ttft_limit_ms=_limit_ms(slo.ttft),
+        itl_limit_ms=_limit_ms(slo.itl),
+        e2e_limit_ms=_limit_ms(slo.e2e),
     )
 
 

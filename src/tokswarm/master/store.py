@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 FLUSH_INTERVAL_S = 1.0
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TEXT_COLUMNS = ("class_name", "stage", "finished")
 _REAL_ENDINGS = ("_ms", "_ratio")

@@ -156,6 +156,10 @@ FLEET = Measurement(
         Field("e2e_mean_ms", _F, "ms", "mean of sent to done (W of Little's law)"),
         *_percentiles("queue_wait", "queue wait as the server reports it"),
         Field("schedule_lag_p99_ms", _F, "ms", "99th percentile of actual minus planned start"),
+        Field("run_second", _I, "s", "since the first second of the run: the axis on which two runs are compared"),
+        Field("ttft_limit_ms", _F, "ms", "the class's limit on time to first token; absent without one, and for _all"),
+        Field("itl_limit_ms", _F, "ms", "its limit on the gap between token arrivals"),
+        Field("e2e_limit_ms", _F, "ms", "its limit on sent to done"),
     ),
 )
 

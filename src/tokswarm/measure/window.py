@@ -128,6 +128,12 @@ class FleetSecond(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     schedule_lag_p99_ms: float | None = None
     abandoned_turns: int = 0
     """Turns that were never sent, because an earlier one of their session failed."""
+    run_second: int | None = None
+    """Seconds since the first one of the run, so that two runs can be laid over each other."""
+    ttft_limit_ms: float | None = None
+    """The class's limit on time to first token; None: it has none, or these are all classes."""
+    itl_limit_ms: float | None = None
+    e2e_limit_ms: float | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="e1"):

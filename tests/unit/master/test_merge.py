@@ -8,6 +8,8 @@ import pytest
 from tokswarm.master.merge import WindowMerge, fleet_seconds
 from tokswarm.measure.histogram import Histogram
 from tokswarm.measure.window import ALL_CLASSES, FleetSecond, Window, WindowRow
+from tokswarm.traffic.mix import Limit, Slo
+from tokswarm.traffic.units import Duration
 
 
 def window(worker: str, second: int, sequence: int, *rows: WindowRow) -> Window:
@@ -157,3 +159,29 @@ def test_cache_shares_are_of_the_prompts_whose_server_says_so() -> None:
     whole = fleet_seconds(7, windows, ())[0]
     assert whole.cached_ratio == 0.25
     assert whole.ideal_cached_ratio == 0.5
+
+
+def test_seconds_count_from_the_first_one_with_anything_in_it() -> None:
+    merge = WindowMerge()
+    for sequence, second in enumerate((98, 99, 100, 101, 103)):
+        merge.add(window("a", second, sequence, *([row(1)] if second >= 100 else [])))
+    closed = merge.take(now_unix_s=104, workers=["a"])
+    assert [(r.second_unix, r.run_second) for r in closed if r.class_name == "chat"] == [(100, 0), (101, 1), (103, 3)]
+
+
+def test_a_class_carries_its_limits_and_all_together_none() -> None:
+    limits = {"chat": Slo(ttft=Limit(p50=Duration.parse("80ms"), p99=Duration.parse("800ms")))}
+    merge = WindowMerge(limits=limits)
+    merge.add(window("a", 100, 0, row(1), row(1, "batch")))
+    closed = {r.class_name: r for r in merge.take(now_unix_s=101, workers=["a"])}
+    assert closed["chat"].ttft_limit_ms == 800
+    assert (closed["chat"].itl_limit_ms, closed["batch"].ttft_limit_ms, closed[ALL_CLASSES].ttft_limit_ms) == (
+        None,
+        None,
+        None,
+    )
+    assert (closed["chat"].goodput_per_s, closed["batch"].goodput_per_s, closed[ALL_CLASSES].goodput_per_s) == (
+        0,
+        None,
+        0,
+    )

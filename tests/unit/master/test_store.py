@@ -128,7 +128,7 @@ def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     db.close()
     store = Store(path)
-    with pytest.raises(TokswarmError, match="has schema 99, this tokswarm reads 1"):
+    with pytest.raises(TokswarmError, match="has schema 99, this tokswarm reads 2"):
         store.open()
     store.close()
 
