@@ -101,6 +101,7 @@ _THROUGHPUT = (
         q.seconds(
             [('"output_tok_per_s"', "t"), ('"in_flight"', "n")],
             [('mean("t") / mean("n")', "tok/s per request")],
+            only='"n" > 0',
         ),
         width=8,
     ),

@@ -49,12 +49,18 @@ def _columns(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def seconds(
-    fields: Sequence[tuple[str, str]], outer: Sequence[tuple[str, str]], *, where: str = ALL, by: str = ""
+    fields: Sequence[tuple[str, str]],
+    outer: Sequence[tuple[str, str]],
+    *,
+    where: str = ALL,
+    by: str = "",
+    only: str | None = None,
 ) -> Query:
     """Fleet seconds: `fields` summed over the stages of each second, then `outer` over the interval.
 
     The sum comes first because two stages share a second while one drains; the mean of such seconds is
-    right at every zoom, where a sum over the interval would grow with it.
+    right at every zoom, where a sum over the interval would grow with it. `only` is a condition on the summed
+    seconds: InfluxDB takes x / 0 for 0, which would be drawn as if it had been measured.
     """
     tags = (by,) if by else ()
     inner = (
@@ -62,7 +68,8 @@ def seconds(
         f" WHERE {_where(where, STAGE)} GROUP BY {_by('1s', tags)} fill(none)"
     )
     return Query(
-        f"SELECT {_columns(outer)} FROM ({inner}) WHERE {TIME} GROUP BY {_by('$__interval', tags)} fill(null)",
+        f"SELECT {_columns(outer)} FROM ({inner}) WHERE {f'{only} AND ' if only else ''}{TIME}"
+        f" GROUP BY {_by('$__interval', tags)} fill(null)",
         f"$tag_{by}" if by else "$col",
     )
 
