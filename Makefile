@@ -36,7 +36,7 @@ third-party: ## install the endpoint that others wrote and the tests run against
 
 test: $(DEV_STAMP) services third-party ## everything CI runs: lint, types, unit and integration tests
 	$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -q --reruns 2 --reruns-delay 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --reruns 2 --reruns-delay 2
 
 unit: $(DEV_STAMP) ## the fast tests alone
 	$(BIN)/python -m pytest -q tests/unit
