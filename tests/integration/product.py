@@ -75,9 +75,9 @@ def started(*arguments: object, settings: Mapping[str, str] | None = None) -> It
                 process.communicate()
 
 
-def ended(process: "subprocess.Popen[str]") -> Ended:
+def ended(process: "subprocess.Popen[str]", timeout_s: float = RUN_TIMEOUT_S) -> Ended:
     """Wait for a command; its exit code and what it said."""
-    out, err = process.communicate(timeout=RUN_TIMEOUT_S)
+    out, err = process.communicate(timeout=timeout_s)
     return Ended(process.returncode, out, err)
 
 
@@ -208,15 +208,18 @@ def truth(base_url: str, since_ns: int) -> list[dict[str, Any]]:
 
     The instant is of the monotonic clock, which all processes of one machine share.
     """
+    found = [each for each in truth_since(base_url, 0) if each["arrival_ns"] >= since_ns]
+    return sorted(found, key=lambda each: each["arrival_ns"])
+
+
+def truth_since(base_url: str, sequence: int) -> list[dict[str, Any]]:
+    """The simulated endpoint's account of requests from this number on, in the order in which they ended."""
     found: list[dict[str, Any]] = []
-    since = 0
     while True:
-        status, body = call(server_root(base_url), "GET", f"/sim/truth?since={since}")
+        status, body = call(server_root(base_url), "GET", f"/sim/truth?since={sequence}")
         assert status == 200
         page = [json.loads(line) for line in body.splitlines()]
         if not page:
-            return sorted(
-                (each for each in found if each["arrival_ns"] >= since_ns), key=lambda each: each["arrival_ns"]
-            )
+            return found
         found += page
-        since = page[-1]["sequence"] + 1
+        sequence = page[-1]["sequence"] + 1
