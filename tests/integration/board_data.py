@@ -160,6 +160,7 @@ def _events(run: Run) -> list[Event]:
         Event(unix_ns=at(0), kind="run", title="run started", text="2 workers"),
         Event(unix_ns=at(0), kind="stage", title="c4", text="4 in flight", end_unix_ns=at(STAGE_S)),
         Event(unix_ns=at(STAGE_S), kind="stage", title="c8", text="8 in flight", end_unix_ns=at(2 * STAGE_S)),
+        Event(unix_ns=at(STAGE_S + 5), kind="cliff", title="cliff: queueing", text="tok/s fell by 40 %"),
         Event(unix_ns=at(2 * STAGE_S - 1), kind="verdict", title="valid", text="nothing to object to"),
     ]
 

@@ -29,6 +29,10 @@ def choices_of(board: dict[str, Any], ask: Ask, span: TimeRange) -> dict[str, Ch
     """What stands in the board's variables when it is opened and nothing is clicked."""
     chosen: dict[str, Choice] = {}
     for variable in board["templating"]["list"]:
+        if variable["type"] == "textbox":
+            chosen[variable["name"]] = variable["query"]
+        if variable["type"] == "custom":
+            chosen[variable["name"]] = variable["current"]["value"]
         if variable["type"] != "query":
             continue
         rows = [value for series in ask(fill_in(variable["query"], chosen, span)) for value in series["values"]]

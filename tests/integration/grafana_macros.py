@@ -81,9 +81,9 @@ def parse_interval_s(text: str) -> int:
 
 
 def sorted_as_grafana(values: Sequence[str], sort: int) -> list[str]:
-    """The options of a variable in its order: 2 is alphabetical, last first; 7 is natural."""
-    if sort == 2:
-        return sorted(values, key=str.lower, reverse=True)
+    """The options of a variable in its order: 1 is alphabetical, 2 the same, last first; 7 is natural."""
+    if sort in (1, 2):
+        return sorted(values, key=str.lower, reverse=sort == 2)
     if sort == 7:
         return sorted(
             values, key=lambda value: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", value)]

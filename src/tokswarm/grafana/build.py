@@ -13,10 +13,24 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tokswarm.grafana.cache_churn import cache_churn
+from tokswarm.grafana.compare import compare
+from tokswarm.grafana.generator import generator
+from tokswarm.grafana.latency import latency
+from tokswarm.grafana.one_request import one_request
 from tokswarm.grafana.overview import overview
 from tokswarm.grafana.queue_wait import queue_wait
+from tokswarm.grafana.throughput import throughput
 
-BOARDS = {"overview.json": overview, "queue-wait.json": queue_wait, "cache-churn.json": cache_churn}
+BOARDS = {
+    "overview.json": overview,
+    "throughput.json": throughput,
+    "latency.json": latency,
+    "queue-wait.json": queue_wait,
+    "cache-churn.json": cache_churn,
+    "one-request.json": one_request,
+    "generator.json": generator,
+    "compare.json": compare,
+}
 """File name to the function that builds it."""
 
 

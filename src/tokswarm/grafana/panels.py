@@ -1,21 +1,21 @@
-"""Panels in our house style, over grafana-foundation-sdk: one function for each kind, and the board around them.
+"""Panels in our house style, over grafana-foundation-sdk: one function for each kind.
 
 The SDK is needed to build the boards, not to use them: nothing an installed tokswarm runs imports this.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, table, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, table, timeseries, xychart
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
+from grafana_foundation_sdk.models import xychart as xy_model
 
 from tokswarm.grafana import queries
 from tokswarm.grafana.queries import Query
-from tokswarm.measure.schema import FLEET, WINDOW, WORKER
 
 DATA_SOURCE = common_model.DataSourceRef(type_val="influxdb", uid="${ds}")
 """The board's variable: works in every way of importing, where `__inputs` works in one."""
@@ -25,11 +25,13 @@ REQ_PER_S = "reqps"
 MS = "ms"
 RATIO = "percentunit"
 COUNT = "short"
-
-BOARD_TAG = "tokswarm"
+BYTES = "bytes"
+SECONDS = "s"
+WORDS = "none"
 
 Thresholds = Sequence[tuple[float | None, str]]
 AnyPanel = Builder[model.Panel]
+_Value = TypeVar("_Value")
 
 
 class InfluxTarget(Dataquery, Builder[Dataquery]):
@@ -57,39 +59,19 @@ class InfluxTarget(Dataquery, Builder[Dataquery]):
         return payload
 
 
-class InfluxAnnotation(Dataquery, Builder[Dataquery]):
-    """An InfluxQL annotation query. Grafana 11 and later name its columns `measurement.column`."""
-
-    def __init__(self, text: str, *, has_end: bool) -> None:
-        self._text = text
-        self._has_end = has_end
-
-    def build(self) -> Dataquery:
-        """The target itself: it has nothing left to set."""
-        return self
-
-    def to_json(self) -> dict[str, object]:
-        """As Grafana keeps it."""
-        payload: dict[str, object] = {
-            "refId": "events",
-            "datasource": DATA_SOURCE,
-            "rawQuery": True,
-            "fromAnnotations": True,
-            "query": self._text,
-            "titleColumn": "llm_event.title",
-            "textColumn": "llm_event.text",
-            "tagsColumn": "llm_event.kind",
-        }
-        if self._has_end:
-            payload["timeEndColumn"] = "llm_event.end_ms"
-        return payload
-
-
 class Overlay(NamedTuple):
     """A series of a panel that has its own unit, and so the right axis."""
 
     name: str
     unit: str
+
+
+class Link(NamedTuple):
+    """What a click on a value of a column leads to."""
+
+    column: str
+    title: str
+    url: str
 
 
 def _with_targets(panel: Any, targets: Sequence[Query]) -> Any:
@@ -117,8 +99,12 @@ def lines(
     bars: bool = False,
     interval: str = "1s",
     right: Overlay | None = None,
+    limits: bool = False,
 ) -> AnyPanel:
-    """Lines over time. `interval` is the shortest step; it overrides the data source's, whose default is 10 s."""
+    """Lines over time. `interval` is the shortest step; it overrides the data source's, whose default is 10 s.
+
+    With `limits`, series whose names end in `limit` are drawn as what must not be crossed.
+    """
     panel = (
         timeseries.Panel()
         .title(title)
@@ -158,6 +144,16 @@ def lines(
                 model.DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}),
             ],
         )
+    if limits:
+        panel.override_by_regexp(
+            "/limit$/",
+            [
+                model.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": "red"}),
+                model.DynamicConfigValue("custom.fillOpacity", 0),
+                model.DynamicConfigValue("custom.lineWidth", 2),
+                model.DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [4, 4]}),
+            ],
+        )
     return _with_targets(panel, targets)  # type: ignore[no-any-return]
 
 
@@ -193,6 +189,112 @@ def number(
     if decimals is not None:
         panel.decimals(decimals)
     return _with_targets(panel, targets)  # type: ignore[no-any-return]
+
+
+def word(
+    title: str,
+    description: str,
+    target: Query,
+    *,
+    colors: Mapping[str, str],
+    no_value: str,
+    width: int = 4,
+    height: int = 4,
+) -> AnyPanel:
+    """The newest text, in the color that goes with it."""
+    known = {
+        text: model.ValueMappingResult(color=color, index=place) for place, (text, color) in enumerate(colors.items())
+    }
+    panel = (
+        stat.Panel()
+        .title(title)
+        .description(description)
+        .unit(WORDS)
+        .span(width)
+        .height(height)
+        .interval("1s")
+        .no_value(no_value)
+        .mappings([model.ValueMap(options=known)])
+        .color_mode(common_model.BigValueColorMode.BACKGROUND)
+        .graph_mode(common_model.BigValueGraphMode.NONE)
+        .text_mode(common_model.BigValueTextMode.VALUE)
+        .justify_mode(common_model.BigValueJustifyMode.AUTO)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields("/.*/"))
+    )
+    return _with_targets(panel, [target])  # type: ignore[no-any-return]
+
+
+class Curve(NamedTuple):
+    """One series of a plane: a column of one query over another column of it."""
+
+    x: str
+    y: str
+
+
+def plane(
+    title: str,
+    x_unit: str,
+    y_unit: str,
+    description: str,
+    curves: Sequence[tuple[Query, Curve]],
+    *,
+    joined: bool,
+    width: int = 12,
+    height: int = 8,
+) -> AnyPanel:
+    """Values over something else than time; each query's rows are a series, joined by lines or not."""
+    panel = (
+        xychart.Panel()
+        .title(title)
+        .description(description)
+        .unit(y_unit)
+        .span(width)
+        .height(height)
+        .interval("1s")
+        .min(0)
+        .mapping(xy_model.SeriesMapping.MANUAL)
+        .series([_series(place, curve) for place, (_, curve) in enumerate(curves)])
+        .show(xy_model.XYShowMode.LINES if joined else xy_model.XYShowMode.POINTS)
+        .line_width(1)
+        .point_size(_Built(xy_model.XychartFieldConfigPointSize(fixed=6)))
+        .legend(
+            common.VizLegendOptions()
+            .show_legend(True)
+            .display_mode(common_model.LegendDisplayMode.LIST)
+            .placement(common_model.LegendPlacement.BOTTOM)
+            .calcs([])
+        )
+        .tooltip(
+            common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.SINGLE).sort(common_model.SortOrder.NONE)
+        )
+    )
+    for name in dict.fromkeys(curve.x for _, curve in curves):
+        panel.override_by_name(name, [model.DynamicConfigValue("unit", x_unit)])
+    return _with_targets(panel, [query for query, _ in curves])  # type: ignore[no-any-return]
+
+
+def _series(place: int, curve: Curve) -> Any:
+    def named(name: str) -> xy_model.MatcherConfig:
+        return xy_model.MatcherConfig("byName", name)
+
+    return _Built(
+        xy_model.XYSeriesConfig(
+            frame=xy_model.XychartXYSeriesConfigFrame(xy_model.MatcherConfig("byIndex", place)),
+            x=xy_model.XychartXYSeriesConfigX(named(curve.x)),
+            y=xy_model.XychartXYSeriesConfigY(named(curve.y)),
+        )
+    )
+
+
+class _Built(Builder[_Value]):
+    """A value of the SDK where it asks for a builder."""
+
+    def __init__(self, value: _Value) -> None:
+        self._value = value
+
+    def build(self) -> _Value:
+        """The value itself."""
+        return self._value
 
 
 def heat(title: str, description: str, metric: str, *, width: int = 12, height: int = 8) -> AnyPanel:
@@ -234,8 +336,10 @@ def rows(
     height: int = 8,
     units: Mapping[str, str] | None = None,
     hide_time: bool = False,
+    link: Link | None = None,
+    highest_first: str | None = None,
 ) -> AnyPanel:
-    """A table; `units` for the columns that are not in `unit`."""
+    """A table; `units` for the columns that are not in `unit`, `highest_first` names the column it is sorted by."""
     panel = (
         table.Panel()
         .title(title)
@@ -248,6 +352,11 @@ def rows(
     )
     for name, column_unit in (units or {}).items():
         panel.override_by_name(name, [model.DynamicConfigValue("unit", column_unit)])
+    if link is not None:
+        to = {"title": link.title, "url": link.url, "targetBlank": False}
+        panel.override_by_name(link.column, [model.DynamicConfigValue("links", [to])])
+    if highest_first is not None:
+        panel.sort_by([common.TableSortByFieldState().display_name(highest_first).desc(True)])
     if hide_time:
         panel.with_transformation(
             model.DataTransformerConfig(
@@ -255,100 +364,3 @@ def rows(
             )
         )
     return _with_targets(panel, [target])  # type: ignore[no-any-return]
-
-
-def _choice(name: str, label: str, description: str, query: str) -> Any:
-    return (
-        dashboard.QueryVariable(name)
-        .label(label)
-        .description(description)
-        .datasource(DATA_SOURCE)
-        .query(query)
-        .definition(query)
-        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-    )
-
-
-def _run_variable() -> Any:
-    """Run ids begin with the time of their start, so the newest comes first and is chosen without a click."""
-    return _choice(
-        "run",
-        "Run",
-        "The run to look at; the newest in the time range comes first.",
-        queries.tag_values(FLEET.name, "run", of_run=False),
-    ).sort(model.VariableSort.ALPHABETICAL_DESC)
-
-
-def _several(name: str, label: str, description: str, measurement: str) -> Any:
-    return (
-        _choice(name, label, description, queries.tag_values(measurement, name, of_run=True))
-        .sort(model.VariableSort.NATURAL_ASC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".*")
-        .current(model.VariableOption(selected=True, text=["All"], value=["$__all"]))
-    )
-
-
-def _annotation(name: str, color: str, text: str, *, has_end: bool) -> Any:
-    return (
-        dashboard.AnnotationQuery()
-        .name(name)
-        .datasource(DATA_SOURCE)
-        .enable(True)
-        .icon_color(color)
-        .target(InfluxAnnotation(text, has_end=has_end))
-    )
-
-
-def board(
-    *, uid: str, title: str, description: str, sections: Sequence[tuple[str, Sequence[AnyPanel]]], with_worker: bool
-) -> model.Dashboard:
-    """A whole board: variables, events, links to its sisters, and the panels in rows."""
-    built = (
-        dashboard.Dashboard(title)
-        .uid(uid)
-        .description(description)
-        .tags([BOARD_TAG, "llm", "load-test"])
-        .timezone("browser")
-        .editable()
-        .tooltip(model.DashboardCursorSync.CROSSHAIR)
-        .time("now-15m", "now")
-        .refresh("5s")
-        .timepicker(dashboard.TimePicker().refresh_intervals(["5s", "10s", "30s", "1m", "5m"]))
-        .with_variable(
-            dashboard.DatasourceVariable("ds")
-            .label("Data source")
-            .description("An InfluxDB data source in InfluxQL mode.")
-            .type("influxdb")
-        )
-        .with_variable(_run_variable())
-        .with_variable(_several("class", "Class", "Traffic classes of the mix.", WINDOW.name))
-        .with_variable(_several("stage", "Stage", "Load stages of the run.", WINDOW.name))
-    )
-    if with_worker:
-        built.with_variable(_several("worker", "Worker", "Load-generator processes.", WORKER.name))
-    built.annotation(_annotation("Stages", "blue", queries.STAGE_EVENTS, has_end=True))
-    built.annotation(_annotation("Events", "orange", queries.OTHER_EVENTS, has_end=False))
-    built.link(
-        dashboard.DashboardLink("tokswarm boards")
-        .type(model.DashboardLinkType.DASHBOARDS)
-        .tags([BOARD_TAG])
-        .icon("external link")
-        .tooltip("The other boards, with the same time and choices")
-        .as_dropdown(False)
-        .include_vars(True)
-        .keep_time(True)
-        .target_blank(False)
-    )
-    panel_id = 0
-    for heading, panels in sections:
-        panel_id += 1
-        built.with_row(dashboard.Row(heading).id(panel_id))
-        for panel in panels:
-            panel_id += 1
-            built.with_panel(panel.id(panel_id))  # type: ignore[attr-defined]
-    result = built.build()
-    # The schema of our choice: Grafana 11 to 13 take 41 as it is, and lift it where they need to.
-    result.schema_version = 41
-    return result

@@ -1,10 +1,10 @@
-"""The board about waiting: how long requests queue in the server, and whether Little's law holds in the"
-" measurements."""
+"""The board about waiting: how long requests queue, as clients and servers see it, and whether Little's law holds."""
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tokswarm.grafana import queries as q
-from tokswarm.grafana.panels import COUNT, MS, RATIO, REQ_PER_S, board, lines, number, rows
+from tokswarm.grafana.frame import Section, board
+from tokswarm.grafana.panels import COUNT, MS, RATIO, REQ_PER_S, Curve, Overlay, lines, number, plane, rows
 
 _HAS_WAIT = '"queue_wait_ms" >= 0'
 
@@ -17,7 +17,7 @@ _NOW = (
         " Rising at a steady load: the endpoint is past saturation and will not recover until the load falls.",
         q.percentiles("queue_wait", ["p99"], each_class=False, prefix="queue wait "),
         no_value="not reported",
-        width=5,
+        width=4,
     ),
     number(
         "Share of TTFT spent waiting",
@@ -28,7 +28,7 @@ _NOW = (
         q.request_range([('sum("queue_wait_ms") / sum("ttft_ms")', "waiting")], q.OK, _HAS_WAIT),
         thresholds=((None, "green"), (0.1, "orange"), (0.5, "red")),
         no_value="not reported",
-        width=5,
+        width=4,
     ),
     number(
         "Where the waits come from",
@@ -39,7 +39,7 @@ _NOW = (
         q.request_range([('count("queue_wait_ms")', "with a wait")]),
         q.request_range([('count("queue_wait_ms")', "measured by the server")], "\"queue_wait_source\" = 'server'"),
         no_value="not reported",
-        width=5,
+        width=4,
     ),
     number(
         "Little's law: λW ÷ L",
@@ -49,7 +49,7 @@ _NOW = (
         " (or the range covers a ramp); above: a backlog drains. Far off in a steady stage: do not trust the run.",
         q.little_range(),
         decimals=0,
-        width=5,
+        width=4,
     ),
     number(
         "Sent of offered",
@@ -59,6 +59,16 @@ _NOW = (
         " on the overview.",
         q.fleet_range([('sum("started_per_s") * 1.0 / sum("offered_per_s")', "sent")]),
         thresholds=((None, "red"), (0.98, "orange"), (0.995, "green")),
+    ),
+    number(
+        "ρ: arrivals over what can be served",
+        RATIO,
+        "λ / μ: mean arrivals a second, over the ends a second of the busiest ten seconds in the time range. True"
+        " where the range has a saturated stretch, else too high. Above 70 % waits grow steeply, at 100 % without end.",
+        q.utilisation(),
+        thresholds=((None, "green"), (0.7, "orange"), (0.95, "red")),
+        decimals=0,
+        width=4,
     ),
 )
 
@@ -107,7 +117,83 @@ _WAIT = (
     ),
 )
 
+_SERVER = (
+    lines(
+        "Queue wait: client and server side",
+        MS,
+        "p99 as each answer tells it (client), and of the server's own histogram, worst replica: bounded by its"
+        " buckets. They agree within a bucket; the server's alone high: requests that others send, or that failed,"
+        " waited.",
+        q.percentiles("queue_wait", ["p50", "p99"], each_class=False, prefix="client "),
+        q.server_worst("queue_wait_p50_ms", "server p50"),
+        q.server_worst("queue_wait_p99_ms", "server p99"),
+    ),
+    lines(
+        "Server: running and waiting",
+        COUNT,
+        "Requests in the batch and in the queue, all replicas, with the client's requests in flight (right, dashed). In"
+        " flight without being in either: on the network, in a gateway's own queue, or being tokenised.",
+        q.server_sum("running", "running"),
+        q.server_sum("waiting", "waiting"),
+        q.rate("in_flight", "in flight"),
+        right=Overlay("in flight", COUNT),
+    ),
+    lines(
+        "Server: waiting by replica",
+        COUNT,
+        "Requests in each replica's queue. One long queue beside empty ones is the router's doing: prefix affinity"
+        " without a limit, or a replica that is slow; all long: more replicas.",
+        q.server([('max("waiting")', "waiting")]),
+        stacked=True,
+    ),
+    lines(
+        "Server: time to first token",
+        MS,
+        "Mean queue wait and mean prefill of the servers, and the TTFT p99 of the clients (right, dashed). What the"
+        " clients see beyond the two means is spread, network and tokenising.",
+        q.server([('mean("queue_wait_mean_ms")', "queue wait"), ('mean("prefill_mean_ms")', "prefill")]),
+        q.percentiles("ttft", ["p99"], each_class=False, prefix="client TTFT "),
+        right=Overlay("client TTFT p99", MS),
+    ),
+    rows(
+        "Replicas in the time range",
+        COUNT,
+        "Means and worst values of each replica. A replica with a larger wait at no larger batch is slower: compare its"
+        " hardware, its KV cache and who is routed to it.",
+        q.server_table(
+            [
+                ('mean("running")', "running"),
+                ('mean("waiting")', "waiting"),
+                ('max("waiting")', "most waiting"),
+                ('mean("queue_wait_mean_ms")', "mean wait"),
+                ('max("queue_wait_p99_ms")', "worst p99 wait"),
+                ('max("kv_use_ratio")', "fullest KV"),
+                ('sum("rejected_per_s")', "rejected"),
+            ]
+        ),
+        width=24,
+        height=5,
+        units={"mean wait": MS, "worst p99 wait": MS, "fullest KV": RATIO},
+        hide_time=True,
+    ),
+)
+
 _QUEUEING = (
+    plane(
+        "Queue wait p99 over arrivals, by stage",
+        REQ_PER_S,
+        MS,
+        "One point for each stage: its mean p99 wait over its arrivals a second. Near zero, then a knee, then a wall: ρ"
+        " passes 0.7 at the knee. Run left of it.",
+        [
+            (
+                q.stages([('mean("offered_per_s")', "arrivals"), ('mean("queue_wait_p99_ms")', "queue wait p99")]),
+                Curve("arrivals", "queue wait p99"),
+            )
+        ],
+        joined=False,
+        width=24,
+    ),
     lines(
         "Little's law: L beside λW",
         COUNT,
@@ -150,7 +236,7 @@ _QUEUEING = (
         "Actual minus planned start, worst second. It is the generator's own queue: above 10 ms, waits measured from"
         " the send are too small,"
         " and the run needs more workers.",
-        q.seconds([('"schedule_lag_p99_ms"', "v")], [('max("v")', "schedule lag p99")]),
+        q.percentiles("schedule_lag", ["p99"], each_class=False, prefix="schedule lag "),
         width=8,
     ),
 )
@@ -163,6 +249,10 @@ def queue_wait() -> Dashboard:
         title="tokswarm: queue wait",
         description="Waiting in front of the model: how long, who, at which load, and whether the measurements obey"
         " Little's law.",
-        sections=(("Now", _NOW), ("Waiting", _WAIT), ("Arrivals, stays and ends", _QUEUEING)),
-        with_worker=False,
+        sections=(
+            Section("Now", _NOW),
+            Section("Waiting, as answers tell it", _WAIT),
+            Section("Waiting, as servers tell it", _SERVER),
+            Section("Arrivals, stays and ends", _QUEUEING),
+        ),
     )

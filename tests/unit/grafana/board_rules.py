@@ -7,11 +7,13 @@ from typing import Any
 
 from tokswarm.measure.schema import MEASUREMENTS, Measurement
 
-CORE_PANELS = {"timeseries", "stat", "table", "heatmap", "bargauge", "state-timeline", "text"}
+CORE_PANELS = {"timeseries", "stat", "table", "heatmap", "bargauge", "state-timeline", "text", "xychart"}
 DATA_SOURCE = {"type": "influxdb", "uid": "${ds}"}
 KNOWN_MACROS = {"timeFilter", "__interval", "__interval_ms"}
 _BY_NAME: dict[str, Measurement] = {measurement.name: measurement for measurement in MEASUREMENTS}
-_FUNCTIONS = {"mean", "median", "max", "min", "sum", "count", "percentile", "last", "first", "time", "fill"}
+_FUNCTIONS = {"mean", "median", "max", "min", "sum", "count", "percentile", "last", "first", "top", "time", "fill", "now"}
+_TIMES = ("$timeFilter", "time > now() - 90d")
+"""Each part of a query is bounded in time: by the picker, or where two runs are compared by a long past."""
 _FORBIDDEN = re.compile(r"\b(SHOW DATABASES|CREATE|DELETE|DROP|INTO|HOLT_WINTERS|SAMPLE|ON)\b")
 
 
@@ -58,13 +60,14 @@ def query_problems(query: str, variables: set[str]) -> list[str]:
     names = set(re.findall(r"\$(\w+)", query))
     found += [f"unknown variable ${name}" for name in sorted(names - KNOWN_MACROS - variables)]
     for part in re.split(r"\bSELECT\b|\bSHOW\b", query)[1:]:
-        if "$timeFilter" not in part and not part.rstrip().endswith("FROM ("):
+        if not any(time in part for time in _TIMES) and not part.rstrip().endswith("FROM ("):
             found.append("a part without $timeFilter")
-    if query.startswith("SELECT") and query.count("SELECT") > query.count("$timeFilter"):
+    bounds = sum(query.count(time) for time in _TIMES)
+    if query.startswith("SELECT") and query.count("SELECT") > bounds:
         found.append("a sub-query without $timeFilter")
     if "GROUP BY" in query and "time(" in query and "fill(" not in query:
         found.append("GROUP BY time without fill")
-    if query.startswith("SHOW") and query.count("$timeFilter") != 1:
+    if query.startswith("SHOW") and bounds != 1:
         found.append("a variable query has $timeFilter exactly once")
     return found
 
@@ -94,7 +97,14 @@ def _variables(board: dict[str, Any]) -> Iterator[str]:
     first = variables[0]
     if (first["name"], first["type"], first["query"]) != ("ds", "datasource", "influxdb"):
         yield "the first variable must be the data source"
+    missing = {"ds", "run", "class", "stage", "target", "worker"} - {variable["name"] for variable in variables}
+    if missing:
+        yield f"links from other boards carry {', '.join(sorted(missing))}, which are no variables here"
     for variable in variables[1:]:
+        if not variable.get("description"):
+            yield f"variable {variable['name']} has no description"
+        if variable["type"] != "query":
+            continue
         if variable.get("datasource") != DATA_SOURCE:
             yield f"variable {variable['name']} does not use the data source variable"
         if variable.get("refresh") != 2:
@@ -104,8 +114,6 @@ def _variables(board: dict[str, Any]) -> Iterator[str]:
             ["$__all"],
         ):
             yield f"variable {variable['name']} does not begin with All"
-        if not variable.get("description"):
-            yield f"variable {variable['name']} has no description"
     run = next((variable for variable in variables if variable["name"] == "run"), None)
     if run is None or run.get("sort") != 2 or run.get("multi") or "current" in run:
         yield "run must offer the newest run first and choose it by itself"

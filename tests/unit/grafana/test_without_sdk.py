@@ -9,4 +9,4 @@ def test_publishing_needs_no_board_building_sdk() -> None:
         "command(); print(len(shipped_boards()))"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (outcome.stdout.strip(), outcome.stderr) == ("3", "")
+    assert (outcome.stdout.strip(), outcome.stderr) == ("8", "")
