@@ -42,14 +42,11 @@ def build(arguments: Sequence[str] = ()) -> click.Group:
         tokswarm.add_command(worker)
         return tokswarm
 
-    from tokswarm.commands import fleet, mix, predict, results, run  # noqa: PLC0415 - see the docstring
-    from tokswarm.grafana.publish import command as publish  # noqa: PLC0415
+    from tokswarm.commands import fleet, grafana, mix, predict, results, run  # noqa: PLC0415 - see the docstring
     from tokswarm.simulator.command import command as sim  # noqa: PLC0415
 
-    grafana = click.Group("grafana", help="Put the boards into Grafana.")
-    grafana.add_command(publish())
     commands = (run.demo, run.run, fleet.up, fleet.master, worker, sim(), mix.mix, results.runs)
-    for command in (*commands, results.report, results.export, predict.command, grafana):
+    for command in (*commands, results.report, results.export, predict.command, grafana.grafana):
         tokswarm.add_command(command)
     return tokswarm
 

@@ -1,7 +1,7 @@
 """A Grafana for tests: the routes that publishing uses, with the answers Grafana's HTTP API documents for 10 to 13.
 
 The rules it keeps:
-- no or another token: 401. Role viewer: 403 on every change.
+- no or another token: 401. Role Viewer: 403 on every change; Editor: 403 on data sources and alert rules.
 - `GET /folders/UID`, `/datasources/uid/UID`, `/dashboards/uid/UID`: 404 when there is none.
 - `POST /folders`: 409 when uid or title is taken.
 - `POST /dashboards/db`: 400 without a title, with a bad uid, for an unknown folder and for a provisioned board;
@@ -11,6 +11,10 @@ The rules it keeps:
 - `POST /datasources`: 409 when the name or uid is taken. `PUT`: 403 for a provisioned one. What is secure is never
   given out, only that it is set.
 - Data sources by numeric id: 404, as in 13.
+- `GET /dashboards/uid/UID/versions`: newest first, each with its message; a bare list in 10, in an object later.
+- 13 reads boards back lifted to its own schema, which is not what was sent.
+- `GET` and `PUT /v1/provisioning/folder/UID/rule-groups/NAME`: 404 for none; a rule whose uid another group has, or
+  that a file provides, is refused with 409; rules come back with keys of Grafana's own.
 """
 
 import contextlib
@@ -35,12 +39,18 @@ class Answer(NamedTuple):
 class FakeGrafana:
     """State and rules; `next_answers` come first when they are set, keyed by verb and path."""
 
-    def __init__(self) -> None:
+    def __init__(self, major: int = 13) -> None:
+        self.major = major
+        """The version it answers as: 10 to 13."""
         self.role = "Editor"
         self.folders: dict[str, dict[str, Any]] = {}
         self.boards: dict[str, dict[str, Any]] = {}
         self.provisioned: set[str] = set()
         self.sources: dict[str, dict[str, Any]] = {}
+        self.messages: dict[str, list[str]] = {}
+        """What the history of each board says, oldest first."""
+        self.rule_groups: dict[tuple[str, str], dict[str, Any]] = {}
+        self.provisioned_rules: set[str] = set()
         self.requests: list[tuple[str, str]] = []
         self.next_answers: dict[tuple[str, str], list[Answer]] = {}
         self.before_save: list[str] = []
@@ -58,6 +68,7 @@ class FakeGrafana:
         stored = self.boards[uid]["dashboard"]
         stored["title"] = title
         stored["version"] += 1
+        self.messages[uid].append("")
 
     def answer(self, verb: str, path: str, token: str | None, body: Any) -> Answer:
         """The answer to one request, `path` without `/api`."""
@@ -67,9 +78,17 @@ class FakeGrafana:
             return planned.pop(0)
         if token != f"Bearer {TOKEN}":
             return Answer(401, {"message": "Invalid API key"})
-        if verb != "GET" and self.role == "Viewer":
-            return Answer(403, {"message": "You'll need additional permissions to perform this action."})
         route = path.partition("?")[0]
+        for_admins = route.startswith(("/datasources", "/v1/provisioning"))
+        if verb != "GET" and self.role != "Admin" and (self.role == "Viewer" or for_admins):
+            return Answer(
+                403,
+                {
+                    "accessErrorId": "ACE1234567890",
+                    "message": "You'll need additional permissions to perform this action. Permissions needed: any",
+                    "title": "Access denied",
+                },
+            )
         if verb == "GET" and route == "/folders":
             return Answer(200, list(self.folders.values()))
         if verb == "POST" and route == "/folders":
@@ -81,12 +100,54 @@ class FakeGrafana:
         found = re.fullmatch(r"/(folders|dashboards/uid|datasources/uid)/([\w-]+)", route)
         if found and verb == "GET":
             store = {"folders": self.folders, "dashboards/uid": self.boards, "datasources/uid": self.sources}[found[1]]
+            if found[1] == "dashboards/uid" and found[2] in store:
+                return Answer(200, self._read_back(store[found[2]]))
             if found[2] in store:
                 return Answer(200, {k: v for k, v in store[found[2]].items() if k != "secureJsonData"})
             return Answer(404, {"message": "not found"})
         if found and verb == "PUT" and found[1] == "datasources/uid":
             return self._put_source(found[2], body)
+        history = re.fullmatch(r"/dashboards/uid/([\w-]+)/versions", route)
+        if history and verb == "GET":
+            newest_first = [{"message": message} for message in reversed(self.messages.get(history[1], []))]
+            return Answer(200, newest_first if self.major < 11 else {"continueToken": "", "versions": newest_first})
+        group = re.fullmatch(r"/v1/provisioning/folder/([\w-]+)/rule-groups/([\w-]+)", route)
+        if group:
+            return self._rule_group(verb, (group[1], group[2]), body)
         return Answer(404, {"message": "Not found"})
+
+    def _read_back(self, stored: dict[str, Any]) -> dict[str, Any]:
+        if self.major < 13:
+            return stored
+        lifted = {**stored["dashboard"], "schemaVersion": 42, "preload": False}
+        return {**stored, "dashboard": lifted}
+
+    def _rule_group(self, verb: str, place: tuple[str, str], body: Any) -> Answer:
+        if verb == "GET":
+            found = self.rule_groups.get(place)
+            return Answer(404, {"message": "rule group not found"}) if found is None else Answer(200, found)
+        if place[0] not in self.folders:
+            return Answer(400, {"message": "folder does not exist"})
+        elsewhere = {
+            rule["uid"] for other, group in self.rule_groups.items() if other != place for rule in group["rules"]
+        }
+        for rule in body["rules"]:
+            if rule["uid"] in elsewhere | self.provisioned_rules:
+                message = f"cannot change provenance of rule {rule['uid']} from 'file' to 'api'"
+                return Answer(409, {"message": message})
+        rules = [
+            {
+                **rule,
+                "id": number,
+                "updated": "2026-12-01T12:00:00Z",
+                "provenance": "api",
+                "isPaused": False,
+                "data": [{"queryType": "", **query} for query in rule["data"]],
+            }
+            for number, rule in enumerate(body["rules"], 1)
+        ]
+        self.rule_groups[place] = {**body, "rules": rules}
+        return Answer(200, self.rule_groups[place])
 
     def _make_folder(self, body: dict[str, Any]) -> Answer:
         if any(body["uid"] == uid or body["title"] == folder["title"] for uid, folder in self.folders.items()):
@@ -117,6 +178,7 @@ class FakeGrafana:
             )
         number = stored["dashboard"]["id"] if stored else len(self.boards) + 1
         version = stored["dashboard"]["version"] + 1 if stored else 1
+        self.messages.setdefault(uid, []).append(body.get("message", ""))
         self.boards[uid] = {
             "dashboard": {**board, "id": number, "version": version},
             "meta": {"folderUid": body["folderUid"], "provisioned": False, "version": version},
@@ -143,9 +205,9 @@ class FakeGrafana:
 
 
 @contextlib.contextmanager
-def fake_grafana(prefix: str = "") -> Iterator[FakeGrafana]:
+def fake_grafana(prefix: str = "", major: int = 13) -> Iterator[FakeGrafana]:
     """A running one on a free loopback port, under a sub-path when `prefix` is set."""
-    grafana = FakeGrafana()
+    grafana = FakeGrafana(major)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -7,9 +7,13 @@ import pytest
 from click.testing import CliRunner, Result
 from grafana_fake import TOKEN, Answer, FakeGrafana, fake_grafana
 
+from tokswarm.commands.grafana import publish_command
 from tokswarm.errors import ConfigError, PublishError
-from tokswarm.grafana.publish import Action, DataSource, command, publish, shipped_boards
+from tokswarm.grafana.alerts import RULES
+from tokswarm.grafana.data_source import DataSource
+from tokswarm.grafana.publish import Action, Source, publish
 from tokswarm.grafana.server import GrafanaServer
+from tokswarm.grafana.shipped import shipped_boards
 
 BOARD = "tokswarm-overview"
 INFLUX = {
@@ -25,6 +29,17 @@ def grafana() -> Iterator[FakeGrafana]:
         yield running
 
 
+@pytest.fixture
+def owned(grafana: FakeGrafana) -> FakeGrafana:
+    """Our service account is an Admin, and there is a data source."""
+    grafana.role = "Admin"
+    grafana.sources["mine"] = {"uid": "mine", "name": "Mine", "type": "influxdb", "jsonData": {}}
+    return grafana
+
+
+VERSIONS = pytest.mark.parametrize("major", [10, 11, 12, 13])
+
+
 def actions(grafana: FakeGrafana, **options: Any) -> dict[str, Action]:
     steps = publish(GrafanaServer(grafana.url, TOKEN), **{"folder": "tokswarm", **options})
     return {step.name: step.action for step in steps}
@@ -32,7 +47,7 @@ def actions(grafana: FakeGrafana, **options: Any) -> dict[str, Action]:
 
 def run(grafana: FakeGrafana, *arguments: str, token: str = TOKEN, **environ: str) -> Result:
     return CliRunner().invoke(
-        command(), list(arguments), env={"GRAFANA_URL": grafana.url, "GRAFANA_TOKEN": token, **environ}
+        publish_command, list(arguments), env={"GRAFANA_URL": grafana.url, "GRAFANA_TOKEN": token, **environ}
     )
 
 
@@ -46,13 +61,26 @@ def test_a_fresh_grafana_gets_folder_and_boards(grafana: FakeGrafana) -> None:
     assert grafana.sources == {}
 
 
-def test_publishing_again_changes_nothing(grafana: FakeGrafana) -> None:
-    actions(grafana)
-    before = json.dumps(grafana.boards)
-    grafana.requests.clear()
-    assert set(actions(grafana).values()) == {Action.UNCHANGED}
-    assert grafana.changes == []
-    assert json.dumps(grafana.boards) == before
+@VERSIONS
+def test_publishing_again_changes_nothing(major: int) -> None:
+    with fake_grafana(major=major) as grafana:
+        actions(grafana)
+        before = json.dumps(grafana.boards)
+        grafana.requests.clear()
+        assert set(actions(grafana).values()) == {Action.UNCHANGED}
+        assert grafana.changes == []
+        assert json.dumps(grafana.boards) == before
+
+
+@VERSIONS
+def test_one_edited_board_is_the_only_one_that_is_saved(major: int) -> None:
+    with fake_grafana(major=major) as grafana:
+        actions(grafana)
+        grafana.edit(BOARD, "mine")
+        grafana.requests.clear()
+        actions(grafana)
+        assert grafana.changes == [("POST", "/dashboards/db")]
+        assert grafana.boards[BOARD]["dashboard"]["title"] == "tokswarm: launch overview"
 
 
 def test_a_board_that_was_edited_is_brought_back(grafana: FakeGrafana) -> None:
@@ -112,12 +140,30 @@ def test_a_dry_run_says_it_and_does_nothing(grafana: FakeGrafana) -> None:
     assert f"board 'tokswarm: launch overview': would be created  {grafana.url}/d/{BOARD}" in lines
 
 
+def test_a_dry_run_lists_what_differs_panel_by_panel() -> None:
+    with fake_grafana(major=12) as grafana:
+        run(grafana)
+        grafana.edit(BOARD, "tokswarm: launch overview")
+        stored = grafana.boards[BOARD]["dashboard"]
+        stored["panels"][1]["description"] = "mine"
+        del stored["panels"][2]
+        stored["panels"].append({"id": 99, "title": "My own", "type": "text"})
+        grafana.requests.clear()
+        lines = run(grafana, "--dry-run").output.splitlines()
+        assert grafana.changes == []
+    where = lines.index(f"board 'tokswarm: launch overview': would be updated  {grafana.url}/d/{BOARD}")
+    found = lines[where + 1 : where + 4]
+    assert found[0].startswith('  ~ panels/Output tokens per second/description: "mine" becomes ')
+    assert found[1:] == ["  - panels/My own: 'My own'", "  + panels/Requests in flight: 'Requests in flight'"]
+
+
 def test_the_command_says_what_it_did(grafana: FakeGrafana) -> None:
     assert "folder 'tokswarm': created" in run(grafana).output
     assert f"board 'tokswarm: launch overview': unchanged  {grafana.url}/d/{BOARD}" in run(grafana).output
 
 
-def test_a_data_source_is_made_from_the_workers_settings_and_the_boards_open_with_it(grafana: FakeGrafana) -> None:
+def test_a_data_source_is_made_from_the_workers_settings_and_the_boards_open_with_it(owned: FakeGrafana) -> None:
+    grafana = owned
     assert run(grafana, "--create-datasource", **INFLUX).exit_code == 0
     source = grafana.sources["tokswarm-influxdb"]
     assert source["jsonData"] == {
@@ -137,7 +183,8 @@ def test_a_data_source_is_made_from_the_workers_settings_and_the_boards_open_wit
     assert again.output.count("unchanged") == 1 + len(shipped_boards())
 
 
-def test_a_data_source_without_a_token_sends_no_header(grafana: FakeGrafana) -> None:
+def test_a_data_source_without_a_token_sends_no_header(owned: FakeGrafana) -> None:
+    grafana = owned
     settings = DataSource.from_environ({"INFLUXDB_V2_URL": "http://influxdb:8086", "INFLUXDB_V2_BUCKET": "load"})
     actions(grafana, create=settings)
     assert "httpHeaderName1" not in grafana.sources["tokswarm-influxdb"]["jsonData"]
@@ -153,10 +200,77 @@ def test_a_provisioned_data_source_is_left_alone(grafana: FakeGrafana) -> None:
 
 def test_boards_open_with_the_data_source_that_was_named(grafana: FakeGrafana) -> None:
     grafana.sources["mine"] = {"uid": "mine", "name": "Mine", "type": "influxdb", "jsonData": {}}
-    actions(grafana, data_source_uid="mine")
+    actions(grafana, source=Source("mine"))
     first = grafana.boards[BOARD]["dashboard"]["templating"]["list"][0]
     assert first["current"] == {"selected": True, "text": "Mine", "value": "mine"}
-    assert set(actions(grafana, data_source_uid="mine").values()) == {Action.UNCHANGED}
+    assert set(actions(grafana, source=Source("mine")).values()) == {Action.UNCHANGED}
+
+
+def test_a_pinned_data_source_is_written_everywhere_and_no_other_is_offered(owned: FakeGrafana) -> None:
+    assert run(owned, "--pin-datasource", "mine").exit_code == 0
+    for board in owned.boards.values():
+        text = json.dumps(board["dashboard"])
+        assert "${ds" not in text
+        assert '"uid": "mine"' in text
+        assert all(each["type"] != "datasource" for each in board["dashboard"]["templating"]["list"])
+    assert run(owned, "--pin-datasource", "mine").output.count("unchanged") == 1 + len(owned.boards)
+
+
+def test_two_ways_of_naming_a_data_source_are_one_too_many(grafana: FakeGrafana) -> None:
+    outcome = run(grafana, "--pin-datasource", "mine", "--datasource-uid", "mine")
+    assert isinstance(outcome.exception, ConfigError)
+    assert grafana.requests == []
+
+
+# --- alert rules ------------------------------------------------------------------------------------
+
+
+def test_alert_rules_go_into_the_folder_with_the_data_source_that_was_named(owned: FakeGrafana) -> None:
+    assert "alert rules 'tokswarm': created" in run(owned, "--datasource-uid", "mine", "--alerts").output
+    [(place, group)] = owned.rule_groups.items()
+    assert place == ("tokswarm", "tokswarm")
+    assert [rule["uid"] for rule in group["rules"]] == [rule.uid for rule in RULES]
+    asked = {query["datasourceUid"] for rule in group["rules"] for query in rule["data"]}
+    assert asked == {"mine", "__expr__"}
+    assert "alert rules 'tokswarm': unchanged" in run(owned, "--datasource-uid", "mine", "--alerts").output
+
+
+def test_an_alert_rule_that_was_edited_is_brought_back(owned: FakeGrafana) -> None:
+    run(owned, "--datasource-uid", "mine", "--alerts")
+    [group] = owned.rule_groups.values()
+    group["rules"][0]["for"] = "1h"
+    dry = run(owned, "--datasource-uid", "mine", "--alerts", "--dry-run").output
+    assert '  ~ rules/tokswarm: limits are missed/for: "1h" becomes "0s"' in dry.splitlines()
+    assert group["rules"][0]["for"] == "1h"
+    run(owned, "--datasource-uid", "mine", "--alerts")
+    [group] = owned.rule_groups.values()
+    assert group["rules"][0]["for"] == "0s"
+
+
+def test_alert_rules_without_a_data_source_are_refused_before_anything_is_asked(grafana: FakeGrafana) -> None:
+    outcome = run(grafana, "--alerts")
+    assert isinstance(outcome.exception, ConfigError)
+    assert "--pin-datasource" in outcome.exception.hint
+    assert grafana.requests == []
+
+
+def test_alert_rules_need_an_admin_and_the_boards_are_there_without(owned: FakeGrafana) -> None:
+    owned.role = "Editor"
+    outcome = run(owned, "--datasource-uid", "mine", "--alerts")
+    assert isinstance(outcome.exception, PublishError)
+    assert "Admin" in outcome.exception.hint
+    assert len(owned.boards) == len(shipped_boards())
+
+
+def test_alert_rules_of_a_provisioning_file_are_left_alone(owned: FakeGrafana) -> None:
+    owned.provisioned_rules = {RULES[0].uid}
+    outcome = run(owned, "--datasource-uid", "mine", "--alerts")
+    assert isinstance(outcome.exception, PublishError)
+    assert "provisioning file" in outcome.exception.hint
+    assert owned.rule_groups == {}
+
+
+# --- what goes wrong --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +287,7 @@ def test_a_data_source_that_cannot_answer_is_refused_before_anything_is_changed(
     if source is not None:
         grafana.sources["mine"] = {"uid": "mine", "name": "Mine", **source}
     with pytest.raises(PublishError, match=said):
-        actions(grafana, data_source_uid="mine")
+        actions(grafana, source=Source("mine"))
     assert grafana.changes == []
 
 
@@ -277,11 +391,19 @@ def test_a_missing_setting_of_the_database_is_named() -> None:
 
 
 def test_no_address_is_a_configuration_error() -> None:
-    outcome = CliRunner().invoke(command(), [], env={"GRAFANA_URL": None, "GRAFANA_TOKEN": TOKEN})
+    outcome = CliRunner().invoke(publish_command, [], env={"GRAFANA_URL": None, "GRAFANA_TOKEN": TOKEN})
     assert isinstance(outcome.exception, ConfigError)
 
 
 def test_the_help_lists_what_it_reads() -> None:
-    text = CliRunner().invoke(command(), ["--help"]).output
-    for word in ("GRAFANA_URL", "GRAFANA_TOKEN", "--dry-run", "--datasource-uid", "--create-datasource", "--folder"):
+    text = CliRunner().invoke(publish_command, ["--help"]).output
+    for word in (
+        "GRAFANA_URL",
+        "GRAFANA_TOKEN",
+        "--dry-run",
+        "--datasource-uid",
+        "--create-datasource",
+        "--folder",
+        "--alerts",
+    ):
         assert word in text

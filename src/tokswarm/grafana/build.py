@@ -1,4 +1,4 @@
-"""`python -m tokswarm.grafana.build DIR`: write the boards' JSON, the same bytes each time.
+"""`python -m tokswarm.grafana.build DIR`: write the boards and the alert rules, the same bytes each time.
 
 Needs the extra `boards` (grafana-foundation-sdk). What it writes is kept in `dashboards/` and ships with
 tokswarm, so that using the boards needs neither.
@@ -12,8 +12,10 @@ import click
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from tokswarm.grafana.alerts import provisioning_file
 from tokswarm.grafana.cache_churn import cache_churn
 from tokswarm.grafana.compare import compare
+from tokswarm.grafana.data_source import DATA_SOURCE_UID
 from tokswarm.grafana.generator import generator
 from tokswarm.grafana.latency import latency
 from tokswarm.grafana.one_request import one_request
@@ -40,16 +42,22 @@ def render(dashboard: Dashboard) -> str:
     return json.dumps(payload, cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
 
 
+ALERTS = "provisioning/alerting/tokswarm.yaml"
+FOLDER = "tokswarm"
+"""As the other provisioning files name it."""
+
+
 def build_all() -> dict[str, str]:
-    """File name to content, for every board."""
-    return {name: render(build()) for name, build in BOARDS.items()}
+    """File name to content, for every board and the alert rules."""
+    boards = {name: render(build()) for name, build in BOARDS.items()}
+    return {**boards, ALERTS: provisioning_file(data_source_uid=DATA_SOURCE_UID, folder=FOLDER)}
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; end with 1 when a file is missing or differs.")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 def main(directory: Path, *, check: bool) -> None:
-    """Write every board into DIRECTORY.
+    """Write every board and the alert rules into DIRECTORY.
 
     \b
     python -m tokswarm.grafana.build dashboards
@@ -62,7 +70,7 @@ def main(directory: Path, *, check: bool) -> None:
             continue
         stale.append(name)
         if not check:
-            directory.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     if stale:
         click.echo(f"{'differs' if check else 'written'}: {', '.join(stale)}", err=True)

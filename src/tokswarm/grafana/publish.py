@@ -1,28 +1,24 @@
-"""`tokswarm grafana publish`: put folder, boards and, if asked, the data source into a Grafana, by uid.
+"""Put folder, boards and, if asked, the data source and alert rules into a Grafana, by uid.
 
 Doing it again changes nothing that is as it should be. Grafana keeps the version a board had before.
 """
 
 import enum
+import hashlib
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-import click
-import msgspec
 import requests
 
 from tokswarm.errors import ConfigError, PublishError
+from tokswarm.grafana.alerts import GROUP, rule_group
+from tokswarm.grafana.board_diff import board_changes, rule_changes
+from tokswarm.grafana.data_source import DATA_SOURCE_NAME, DATA_SOURCE_UID, DataSource
 from tokswarm.grafana.server import GrafanaServer, RefusedError
-from tokswarm.resources import resource_dir
+from tokswarm.grafana.shipped import Board, opening_with, pinned_to, shipped_boards
 from tokswarm.version import VERSION
-
-DATA_SOURCE_UID = "tokswarm-influxdb"
-DATA_SOURCE_NAME = "tokswarm InfluxQL"
-"""As in the provisioning files, so that a Grafana fed both ways has one."""
 
 _CONFLICTS = (requests.codes.conflict, requests.codes.precondition_failed)
 _ATTEMPTS = 2
@@ -43,82 +39,62 @@ class Step(NamedTuple):
     name: str
     action: Action
     url: str | None = None
+    changes: tuple[str, ...] = ()
+    """What differs from what is there, a line each."""
 
 
-class DataSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Grafana finds the database."""
+class Source(NamedTuple):
+    """The data source the boards are to use."""
 
-    url: str
-    database: str
-    token: str | None
-    """None: the database asks for none."""
-
-    def __repr__(self) -> str:
-        return f"DataSource(url={self.url!r}, database={self.database!r})"
-
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> "DataSource":
-        """From the settings the workers use. ConfigError when one is missing."""
-        missing = [name for name in ("INFLUXDB_V2_URL", "INFLUXDB_V2_BUCKET") if not environ.get(name)]
-        if missing:
-            raise ConfigError(
-                f"a data source cannot be created: {' and '.join(missing)} not set",
-                hint="set what the workers use; the address must be one that Grafana can reach",
-            )
-        # A bucket of InfluxDB 1.x is `database/retention policy`; InfluxQL is told the database.
-        database = environ["INFLUXDB_V2_BUCKET"].partition("/")[0]
-        return cls(url=environ["INFLUXDB_V2_URL"], database=database, token=environ.get("INFLUXDB_V2_TOKEN") or None)
-
-    def payload(self) -> dict[str, Any]:
-        """As Grafana takes it: InfluxQL, which every InfluxDB from 1.8 to 3 answers."""
-        payload: dict[str, Any] = {
-            "uid": DATA_SOURCE_UID,
-            "name": DATA_SOURCE_NAME,
-            "type": "influxdb",
-            "access": "proxy",
-            "url": self.url,
-            "jsonData": {"version": "InfluxQL", "dbName": self.database, "httpMode": "POST", "timeInterval": "1s"},
-        }
-        if self.token is not None:
-            payload["jsonData"]["httpHeaderName1"] = "Authorization"
-            payload["secureJsonData"] = {"httpHeaderValue1": f"Token {self.token}"}
-        return payload
-
-
-def shipped_boards() -> list[dict[str, Any]]:
-    """The boards of this installation, by file name."""
-    files = sorted(resource_dir("dashboards").glob("*.json"), key=lambda path: path.name)
-    return [json.loads(Path(path).read_text(encoding="utf-8")) for path in files]
+    uid: str
+    is_pinned: bool = False
+    """Written into the boards, which then offer no other; else they open with it."""
 
 
 def publish(
     server: GrafanaServer,
     *,
     folder: str,
-    data_source_uid: str | None = None,
+    source: Source | None = None,
     create: DataSource | None = None,
+    alerts: bool = False,
     dry_run: bool = False,
 ) -> Iterator[Step]:
     """Publish, and say of each thing what was done, as it is done. PublishError at the first that does not go.
 
-    `data_source_uid` is the data source the boards open with; None leaves the choice to Grafana, which takes
-    the first InfluxDB it has. `create` creates one or brings it up to date first.
+    Without a `source` Grafana chooses the first InfluxDB it has. `create` creates one or brings it up to date first,
+    and is the source unless another is named. `alerts` publishes the alert rules too; they need to be told a source.
     """
-    pinned: dict[str, Any] | None = None
+    if alerts and source is None and create is None:
+        raise ConfigError(
+            "alert rules need to be told their data source",
+            hint="add --datasource-uid UID, --pin-datasource UID or --create-datasource",
+        )
     if create is not None:
         yield _data_source(server, create, dry_run=dry_run)
-        pinned = {"uid": DATA_SOURCE_UID, "name": DATA_SOURCE_NAME}
-    if data_source_uid is not None:
-        pinned = _existing_data_source(server, data_source_uid)
+    chosen = _chosen(server, source, create)
     folder_uid, step = _folder(server, folder, dry_run=dry_run)
     yield step
-    for board in shipped_boards():
-        if pinned is not None:
-            _open_with(board, pinned)
+    for shipped in shipped_boards():
+        board = shipped
+        if chosen is not None:
+            uid, name = chosen
+            is_pinned = source is not None and source.is_pinned
+            board = pinned_to(board, uid) if is_pinned else opening_with(board, uid=uid, name=name)
         yield _board(server, board, folder_uid, dry_run=dry_run)
+    if alerts:
+        assert chosen is not None
+        yield _alerts(server, chosen[0], folder_uid, dry_run=dry_run)
 
 
-def _existing_data_source(server: GrafanaServer, uid: str) -> dict[str, Any]:
+def _chosen(server: GrafanaServer, source: Source | None, create: DataSource | None) -> tuple[str, str] | None:
+    """Uid and name of the data source; None leaves the choice to Grafana."""
+    if source is not None and not (create is not None and source.uid == DATA_SOURCE_UID):
+        return _existing_data_source(server, source.uid)
+    return None if create is None else (DATA_SOURCE_UID, DATA_SOURCE_NAME)
+
+
+def _existing_data_source(server: GrafanaServer, uid: str) -> tuple[str, str]:
     found = server.get(f"/datasources/uid/{_path_part(uid)}")
     if found is None:
         raise PublishError(
@@ -131,7 +107,7 @@ def _existing_data_source(server: GrafanaServer, uid: str) -> dict[str, Any]:
             f"the data source {uid!r} is {found.get('type')} with {language}, the boards need influxdb with InfluxQL",
             hint="add a second data source for the same database with the query language InfluxQL",
         )
-    return {"uid": found["uid"], "name": found["name"]}
+    return found["uid"], found["name"]
 
 
 def _data_source(server: GrafanaServer, wanted: DataSource, *, dry_run: bool) -> Step:
@@ -178,24 +154,27 @@ def _folder_uid(title: str) -> str:
     return uid
 
 
-def _board(server: GrafanaServer, board: dict[str, Any], folder_uid: str, *, dry_run: bool) -> Step:
+def _board(server: GrafanaServer, board: Board, folder_uid: str, *, dry_run: bool) -> Step:
     url = f"{server.url}/d/{board['uid']}"
     for attempt in range(_ATTEMPTS):
         found = server.get(f"/dashboards/uid/{board['uid']}")
-        if found is None:
-            action = Action.CREATED
-        elif _same(found["dashboard"], board) and found["meta"].get("folderUid", "") == folder_uid:
-            return Step("board", board["title"], Action.UNCHANGED, url)
-        else:
-            action = Action.UPDATED
+        changes: list[str] = []
+        if found is not None:
+            changes = board_changes(found["dashboard"], board)
+            was_in = found["meta"].get("folderUid", "")
+            if was_in != folder_uid:
+                changes.append(f"~ folder: {was_in!r} becomes {folder_uid!r}")
+            if not changes or (was_in == folder_uid and _is_our_last_word(server, board)):
+                return Step("board", board["title"], Action.UNCHANGED, url)
+        step = Step("board", board["title"], Action.CREATED if found is None else Action.UPDATED, url, tuple(changes))
         if dry_run:
-            return Step("board", board["title"], action, url)
+            return step
         version = {} if found is None else {"version": found["dashboard"]["version"]}
         body = {
             "dashboard": {**board, **version},
             "folderUid": folder_uid,
             "overwrite": False,
-            "message": f"tokswarm {VERSION}",
+            "message": _message(board),
         }
         try:
             server.post("/dashboards/db", body)
@@ -203,16 +182,51 @@ def _board(server: GrafanaServer, board: dict[str, Any], folder_uid: str, *, dry
             if refusal.status in _CONFLICTS and attempt + 1 < _ATTEMPTS:
                 continue  # saved by somebody else since we read it: read again
             raise _explained(refusal, board) from refusal
-        return Step("board", board["title"], action, url)
+        return step
     raise AssertionError("the last attempt returns or raises")
 
 
-def _same(stored: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    own = ("id", "version")
-    return {k: v for k, v in stored.items() if k not in own} == {k: v for k, v in wanted.items() if k not in own}
+def _message(board: Board) -> str:
+    """What the board's history says of this version: who saved it, and a digest of what was sent."""
+    digest = hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
+    return f"tokswarm {VERSION}, {digest}"
 
 
-def _explained(refusal: RefusedError, board: dict[str, Any]) -> PublishError:
+def _is_our_last_word(server: GrafanaServer, board: Board) -> bool:
+    """Whether the newest version is this board as we sent it: Grafana 13 lifts what it keeps to its own schema."""
+    answer = server.get(f"/dashboards/uid/{board['uid']}/versions?limit=1")
+    versions = answer.get("versions") if isinstance(answer, dict) else answer  # a bare list before Grafana 11.4
+    return isinstance(versions, list) and [each.get("message") for each in versions[:1]] == [_message(board)]
+
+
+def _alerts(server: GrafanaServer, data_source_uid: str, folder_uid: str, *, dry_run: bool) -> Step:
+    wanted = rule_group(data_source_uid=data_source_uid, folder_uid=folder_uid)
+    path = f"/v1/provisioning/folder/{folder_uid}/rule-groups/{GROUP}"
+    found = server.get(path)
+    changes: list[str] = []
+    if found is not None:
+        changes = rule_changes(found, wanted)
+        if not changes:
+            return Step("alert rules", GROUP, Action.UNCHANGED)
+    if not dry_run:
+        try:
+            server.put(path, wanted)
+        except RefusedError as refusal:
+            raise _alerts_explained(refusal) from refusal
+    return Step("alert rules", GROUP, Action.CREATED if found is None else Action.UPDATED, None, tuple(changes))
+
+
+def _alerts_explained(refusal: RefusedError) -> PublishError:
+    if refusal.status == requests.codes.forbidden:
+        hint = "alert rules need a service account with the role Admin; the boards are published, leave out --alerts"
+    elif refusal.status in _CONFLICTS or "provenance" in str(refusal):
+        hint = "these rules come from a provisioning file or were made otherwise: change them there, or remove them"
+    else:
+        hint = refusal.hint
+    return PublishError(str(refusal), hint=hint)
+
+
+def _explained(refusal: RefusedError, board: Board) -> PublishError:
     said = str(refusal)
     if "provisioned" in said:
         hint = "this board comes from a provisioning file: update the files, or use another Grafana organisation"
@@ -225,53 +239,9 @@ def _explained(refusal: RefusedError, board: dict[str, Any]) -> PublishError:
     return PublishError(said, hint=hint)
 
 
-def _open_with(board: dict[str, Any], data_source: dict[str, Any]) -> None:
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "datasource":
-            variable["current"] = {"selected": True, "text": data_source["name"], "value": data_source["uid"]}
-
-
 def _path_part(uid: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", uid):
         raise ConfigError(
-            f"--datasource-uid is {uid!r}, expected letters, digits, - and _", hint="copy it from Grafana"
+            f"the data source is {uid!r}, expected letters, digits, - and _", hint="copy its uid from Grafana"
         )
     return uid
-
-
-_EPILOG = """\b
-Examples:
-  GRAFANA_URL=https://grafana.example.org GRAFANA_TOKEN=... tokswarm grafana publish --dry-run
-  tokswarm grafana publish --url http://127.0.0.1:3000 --datasource-uid tokswarm-influxdb
-"""
-
-
-def command() -> click.Command:
-    """The command `publish`, for the command line to mount under `tokswarm grafana`."""
-
-    @click.command("publish", epilog=_EPILOG)
-    @click.option("--url", envvar="GRAFANA_URL", show_envvar=True, help="Address of Grafana.")
-    @click.option("--folder", default="tokswarm", show_default=True, help="Folder for the boards; made if missing.")
-    @click.option("--datasource-uid", metavar="UID", help="Data source the boards open with; must speak InfluxQL.")
-    @click.option(
-        "--create-datasource",
-        is_flag=True,
-        help=f"Create or update the data source {DATA_SOURCE_UID} from INFLUXDB_V2_URL, _TOKEN and _BUCKET.",
-    )
-    @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-    def publish_command(
-        url: str | None, folder: str, datasource_uid: str | None, *, create_datasource: bool, dry_run: bool
-    ) -> None:
-        """Put the boards into Grafana; doing it again changes nothing that is as it should be.
-
-        The token of a service account is read from GRAFANA_TOKEN.
-        """
-        if not url:
-            raise ConfigError("no address of Grafana", hint="set GRAFANA_URL or --url")
-        server = GrafanaServer(url, os.environ.get("GRAFANA_TOKEN", ""))
-        create = DataSource.from_environ(os.environ) if create_datasource else None
-        for step in publish(server, folder=folder, data_source_uid=datasource_uid, create=create, dry_run=dry_run):
-            would = "would be " if dry_run and step.action is not Action.UNCHANGED else ""
-            click.echo(f"{step.kind} {step.name!r}: {would}{step.action}" + (f"  {step.url}" if step.url else ""))
-
-    return publish_command

@@ -35,21 +35,30 @@ class RefusedError(PublishError):
         self.status = status
 
 
+def grafana_address(url: str) -> str:
+    """The address as links begin with it, without a slash at its end. ConfigError for none, or with a user in it."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"the address of Grafana is {parts._replace(netloc=parts.hostname or '').geturl()!r}, expected a URL",
+            hint="set GRAFANA_URL or --url, such as https://grafana.example.org or http://127.0.0.1:3000",
+        )
+    if parts.username is not None:
+        raise ConfigError(
+            "the address of Grafana has a user in it",
+            hint="leave user and password out; publishing uses GRAFANA_TOKEN",
+        )
+    path = parts.path.strip("/")
+    return f"{parts.scheme}://{parts.netloc}{'/' + path if path else ''}"
+
+
 class GrafanaServer:
     """The few calls that publishing needs. Keeps the token to itself: it is in no message and no `repr`."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"the address of Grafana is {parts._replace(netloc=parts.hostname or '').geturl()!r}, expected a URL",
-                hint="set GRAFANA_URL or --url, such as https://grafana.example.org or http://127.0.0.1:3000",
-            )
-        if parts.username is not None:
-            raise ConfigError(
-                "the address of Grafana has a user in it",
-                hint="leave user and password out; publishing uses GRAFANA_TOKEN",
-            )
+        self.url = grafana_address(url)
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
         token = token.strip()
         if not token or not _TOKEN_CHARACTERS.issuperset(token):
             raise ConfigError(
@@ -59,7 +68,6 @@ class GrafanaServer:
         if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             _log.warning("the Grafana token goes over plain http to %s", parts.hostname)
         path = parts.path.strip("/")
-        self.url = f"{parts.scheme}://{parts.netloc}{'/' + path if path else ''}"
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._api = GrafanaFace(
             token,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tokswarm.cli import build
-from tokswarm.grafana.publish import DATA_SOURCE_NAME, DATA_SOURCE_UID, DataSource
+from tokswarm.grafana.data_source import DATA_SOURCE_NAME, DATA_SOURCE_UID, DataSource
 from tokswarm.resources import resource_dir
 from tokswarm.simulator.command import command as simulator_command
 

@@ -11,7 +11,21 @@ CORE_PANELS = {"timeseries", "stat", "table", "heatmap", "bargauge", "state-time
 DATA_SOURCE = {"type": "influxdb", "uid": "${ds}"}
 KNOWN_MACROS = {"timeFilter", "__interval", "__interval_ms"}
 _BY_NAME: dict[str, Measurement] = {measurement.name: measurement for measurement in MEASUREMENTS}
-_FUNCTIONS = {"mean", "median", "max", "min", "sum", "count", "percentile", "last", "first", "top", "time", "fill", "now"}
+_FUNCTIONS = {
+    "mean",
+    "median",
+    "max",
+    "min",
+    "sum",
+    "count",
+    "percentile",
+    "last",
+    "first",
+    "top",
+    "time",
+    "fill",
+    "now",
+}
 _TIMES = ("$timeFilter", "time > now() - 90d")
 """Each part of a query is bounded in time: by the picker, or where two runs are compared by a long past."""
 _FORBIDDEN = re.compile(r"\b(SHOW DATABASES|CREATE|DELETE|DROP|INTO|HOLT_WINTERS|SAMPLE|ON)\b")

@@ -14,7 +14,7 @@ pytest.importorskip("grafana_foundation_sdk", reason="the boards are built with 
 
 from board_rules import problems, query_problems
 
-from tokswarm.grafana.build import BOARDS, build_all, main
+from tokswarm.grafana.build import ALERTS, BOARDS, build_all, main
 
 SCHEMAS = Path(__file__).parents[2] / "data" / "grafana-schema"
 DASHBOARDS = resource_dir("dashboards")
@@ -32,8 +32,8 @@ def schema_errors(schema: dict[str, Any], value: object) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", BOARDS)
-def test_the_shipped_board_is_what_the_code_builds(name: str) -> None:
+@pytest.mark.parametrize("name", [*BOARDS, ALERTS])
+def test_the_shipped_file_is_what_the_code_builds(name: str) -> None:
     assert (DASHBOARDS / name).read_text(encoding="utf-8") == build_all()[name]
 
 
@@ -182,7 +182,8 @@ def test_building_twice_writes_once(tmp_path: Path) -> None:
     assert run.invoke(main, ["--check", str(tmp_path)]).exit_code == 1
     assert list(tmp_path.iterdir()) == []
     assert run.invoke(main, [str(tmp_path)]).exit_code == 0
-    assert {path.name for path in tmp_path.iterdir()} == set(BOARDS)
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {*BOARDS, ALERTS}
     assert run.invoke(main, ["--check", str(tmp_path)]).exit_code == 0
 
 
