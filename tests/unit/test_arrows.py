@@ -14,11 +14,12 @@ ALLOWED = {
     "measure": {"measure"},
     "wire": {"wire", "measure", "traffic"},
     "sink": {"sink", "measure"},
+    "scrape": {"scrape", "measure"},
     "insight": {"insight", "measure", "traffic"},
     "simulator": {"simulator"},
     "predict": {"predict", "simulator", "insight", "measure", "traffic"},
     "worker": {"worker", "wire", "sink", "measure", "traffic"},
-    "master": {"master", "worker", "wire", "sink", "measure", "traffic", "insight", "web"},
+    "master": {"master", "worker", "wire", "sink", "scrape", "measure", "traffic", "insight", "web"},
     "web": {"web", "master", "measure", "traffic", "insight"},
     "grafana": {"grafana", "measure", "sink"},
     "commands": None,
@@ -26,7 +27,7 @@ ALLOWED = {
 }
 """Package to the packages it may import; None: the rim, which may import all. Top-level modules are open to all."""
 
-PURE = ("traffic", "measure", "insight", "predict")
+PURE = ("traffic", "measure", "scrape", "insight", "predict")
 FORBIDDEN_IN_PURE = {"gevent", "locust", "socket", "ssl", "requests", "threading", "subprocess"}
 
 
