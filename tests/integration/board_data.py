@@ -116,7 +116,7 @@ def _health(run: Run, worker: str, second: int) -> WorkerSecond:
 
 
 def fleet_second(run: Run, class_name: str, second: int) -> FleetSecond:
-    """In flight 8 in all, 4 a class; 4 requests end a second, each after 2 s, so that L = λW = 8."""
+    """In flight 8 in all, 4 a class; 4 requests end ok a second, each after 2 s, so that L = λW = 8."""
     share = 1 if class_name == ALL_CLASSES else 2
     return FleetSecond(
         second_unix=run.start_s + second,
@@ -127,7 +127,7 @@ def fleet_second(run: Run, class_name: str, second: int) -> FleetSecond:
         prompt_tok_per_s=4000 // share,
         offered_per_s=6 // share,
         started_per_s=6 // share,
-        finished={"ok": 2 // share, "rate_limited": 2 // share},
+        finished={"ok": 4 // share, "rate_limited": 4 // share},
         in_flight=8 // share,
         dropped=0,
         late=1,

@@ -94,25 +94,20 @@ def per_request(seen: Seen) -> Expected:
     )
 
 
-def _little_seconds(seen: Seen) -> pl.DataFrame:
-    stays = seen.fleet.with_columns(w=pl.col("finished_per_s") * pl.col("e2e_mean_ms"))
-    return stays.group_by("second", "step").agg(
-        f=pl.col("finished_per_s").sum(),
-        w=pl.when(pl.col("w").count() > 0).then(pl.col("w").sum()),
-        n=pl.col("in_flight").sum(),
-    )
-
-
-_LAMBDA_W = pl.col("f").mean() * pl.col("w").sum() / pl.col("f").sum() / 1000
-
-
-def little(seen: Seen) -> Expected:
-    lambda_w = pl.when(pl.col("f").sum() > 0, pl.col("w").count() > 0).then(_LAMBDA_W)
-    return _over(_little_seconds(seen), ["step"], {"L in flight": pl.col("n").mean(), "λW": lambda_w})
+def _chosen_in_flight(seen: Seen) -> Expected:
+    by_second = seen.fleet_by_class.group_by("second", "step").agg(pl.col("in_flight").sum())
+    return _over(by_second, ["step"], {"L in flight": pl.col("in_flight").mean()})
 
 
 def little_range(seen: Seen) -> Expected:
-    return _little_seconds(seen).select((_LAMBDA_W / pl.col("n").mean()).alias("λW ÷ L"))
+    """Over requests that ended ok: their rate, times the mean of their stays by the second they ended in."""
+    ok_per_s = pl.col("finished_per_s") - pl.col("failed_per_s")
+    by_second = seen.fleet.group_by("second").agg(
+        ok_per_s.sum().alias("f"), (ok_per_s * pl.col("e2e_mean_ms")).sum().alias("w"), pl.col("in_flight").sum()
+    )
+    return by_second.select(
+        (pl.col("f").mean() * pl.col("w").sum() / pl.col("f").sum() / 1000 / pl.col("in_flight").mean()).alias("λW ÷ L")
+    )
 
 
 # --- finished requests ---------------------------------------------------------------------------
@@ -503,7 +498,10 @@ EXPECTED: dict[str, dict[str, list[Expectation]]] = {
                 by=("class",),
             )
         ],
-        "Little's law: L beside λW": [little],
+        "Little's law: L beside λW": [
+            _chosen_in_flight,
+            lambda seen: _over(seen.requests, ["step"], {"λW": pl.col("e2e_ms").sum() / (1000 * seen.chosen.step_s)}),
+        ],
         "Requests in flight by class": [rate("in_flight", "in flight", "class")],
         "Offered against finished": [
             rate("offered_per_s", "offered"),

@@ -258,27 +258,29 @@ def utilisation() -> Query:
 
 
 _LITTLE_RAW = (
-    'SELECT "finished_per_s" AS "f", "finished_per_s" * "e2e_mean_ms" AS "w", "in_flight" AS "n"'
-    f' FROM "{FLEET.name}" WHERE {_where(ALL, STAGE)}'
+    'SELECT "finished_per_s" - "failed_per_s" AS "f", ("finished_per_s" - "failed_per_s") * "e2e_mean_ms" AS "w",'
+    f' "in_flight" AS "n" FROM "{FLEET.name}" WHERE {_where(ALL, STAGE)}'
 )
 _LITTLE_SECONDS = (
     'SELECT sum("f") AS "f", sum("w") AS "w", sum("n") AS "n"'
     f" FROM ({_LITTLE_RAW}) WHERE {TIME} GROUP BY time(1s) fill(none)"
 )
-_LAMBDA_W = 'mean("f") * sum("w") / sum("f") / 1000'
 
 
-def little() -> Query:
-    """L, and λW: the rate of ends times their mean stay (each second's mean weighted by its ends)."""
-    return Query(
-        f'SELECT mean("n") AS "L in flight", {_LAMBDA_W} AS "λW" FROM ({_LITTLE_SECONDS})'
-        f" WHERE {TIME} GROUP BY time($__interval) fill(null)"
-    )
+def stays() -> Query:
+    """λW, exact: ends a second times their mean stay is the sum of the stays of those that ended, over the interval."""
+    return requests([('sum("e2e_ms") / $__interval_ms', "λW")])
+
+
+def chosen_in_flight() -> Query:
+    """L of the classes chosen."""
+    return seconds([('"in_flight"', "n")], [('mean("n")', "L in flight")], where=EACH)
 
 
 def little_range() -> Query:
-    """λW ÷ L over the time range; 1 where the law holds."""
-    return Query(f'SELECT {_LAMBDA_W} / mean("n") AS "λW ÷ L" FROM ({_LITTLE_SECONDS}) WHERE {TIME}')
+    """λW ÷ L over the time range, of requests that end ok; 1 where the law holds."""
+    ratio = 'mean("f") * sum("w") / sum("f") / 1000 / mean("n")'
+    return Query(f'SELECT {ratio} AS "λW ÷ L" FROM ({_LITTLE_SECONDS}) WHERE {TIME}')
 
 
 def events_table() -> Query:

@@ -44,8 +44,8 @@ _NOW = (
     number(
         "Little's law: λW ÷ L",
         RATIO,
-        "Rate of ends times mean stay, divided by the requests in flight, over the time range. 100 % within a few"
-        " percent in a steady stage. Below: requests pile up"
+        "Rate of ends times mean stay of requests that end ok, divided by the requests in flight, over the time range."
+        " 100 % within a few percent in a steady stage. Below: requests pile up or fail after long"
         " (or the range covers a ramp); above: a backlog drains. Far off in a steady stage: do not trust the run.",
         q.little_range(),
         decimals=0,
@@ -197,10 +197,11 @@ _QUEUEING = (
     lines(
         "Little's law: L beside λW",
         COUNT,
-        "L: requests in flight as counted. λW: ends per second times their mean stay. They lie on each other in a"
-        " steady stage; λW below L while the queue fills,"
+        "L: requests in flight as counted. λW: ends per second times their mean stay, whatever the outcome. They lie on"
+        " each other in a steady stage; λW below L while the queue fills,"
         " above while it drains. A lasting gap in a steady stage means requests vanish or are counted twice.",
-        q.little(),
+        q.chosen_in_flight(),
+        q.stays(),
         interval="10s",
     ),
     lines(
