@@ -1,6 +1,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from tokswarm.grafana.data_source import DataSource
 from tokswarm.grafana.publish import Action, Source, publish
 from tokswarm.grafana.server import GrafanaServer
 from tokswarm.grafana.shipped import shipped_boards
+from tokswarm.master.run import RunInfo, RunState
+from tokswarm.master.service import STORE_FILE
+from tokswarm.master.store import Store
 
 BOARD = "tokswarm-overview"
 INFLUX = {
@@ -41,7 +45,7 @@ VERSIONS = pytest.mark.parametrize("major", [10, 11, 12, 13])
 
 
 def actions(grafana: FakeGrafana, **options: Any) -> dict[str, Action]:
-    steps = publish(GrafanaServer(grafana.url, TOKEN), **{"folder": "tokswarm", **options})
+    steps = publish(GrafanaServer(grafana.url, TOKEN), **{"boards": shipped_boards(), "folder": "tokswarm", **options})
     return {step.name: step.action for step in steps}
 
 
@@ -216,6 +220,32 @@ def test_a_pinned_data_source_is_written_everywhere_and_no_other_is_offered(owne
     assert run(owned, "--pin-datasource", "mine").output.count("unchanged") == 1 + len(owned.boards)
 
 
+def test_boards_of_one_run_need_their_data_source_pinned(grafana: FakeGrafana) -> None:
+    outcome = run(grafana, "--pin-run", "20261202-101500-demo-1a2b")
+    assert isinstance(outcome.exception, ConfigError)
+    assert "--pin-datasource" in str(outcome.exception)
+    assert grafana.requests == []
+
+
+def test_boards_of_one_run_are_published_beside_the_others(owned: FakeGrafana, tmp_path: Path) -> None:
+    store = Store(tmp_path / STORE_FILE)
+    store.open()
+    info = RunInfo(
+        run_id="run-1", state=RunState.RUNNING, mix_name="m", base_url="u", model="m", started_unix_ns=1_000_000_000_000
+    )
+    store.add_run(info, "")
+    store.close()
+    run(owned)
+    done = run(owned, "--pin-datasource", "mine", "--pin-run", "run-1", "--data-dir", str(tmp_path))
+    assert done.exit_code == 0, done.exception
+    made = {
+        uid: board["dashboard"] for uid, board in owned.boards.items() if board["dashboard"]["templating"]["list"] == []
+    }
+    assert len(made) == done.output.count(", run-1': created") > 3
+    assert len(owned.boards) == len(made) + len(shipped_boards())
+    assert {board["time"]["to"] for board in made.values()} == {"now"}
+
+
 def test_two_ways_of_naming_a_data_source_are_one_too_many(grafana: FakeGrafana) -> None:
     outcome = run(grafana, "--pin-datasource", "mine", "--datasource-uid", "mine")
     assert isinstance(outcome.exception, ConfigError)
@@ -351,7 +381,7 @@ def test_an_answer_that_does_not_come_ends_in_time() -> None:
         silent.listen()
         server = GrafanaServer(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN, timeout_s=0.3)
         with pytest.raises(PublishError, match="did not answer in time"):
-            list(publish(server, folder="tokswarm"))
+            list(publish(server, boards=shipped_boards(), folder="tokswarm"))
 
 
 def test_nobody_there_is_said_plainly() -> None:
@@ -359,7 +389,7 @@ def test_nobody_there_is_said_plainly() -> None:
         closed.bind(("127.0.0.1", 0))
         server = GrafanaServer(f"http://127.0.0.1:{closed.getsockname()[1]}", TOKEN)
         with pytest.raises(PublishError, match="no connection"):
-            list(publish(server, folder="tokswarm"))
+            list(publish(server, boards=shipped_boards(), folder="tokswarm"))
 
 
 def test_grafana_under_a_sub_path() -> None:

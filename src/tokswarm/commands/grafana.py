@@ -8,10 +8,10 @@ import click
 from tokswarm.commands.run import data_dir_option
 from tokswarm.errors import ConfigError, UnknownRunError
 from tokswarm.grafana.data_source import DATA_SOURCE_UID, DataSource
-from tokswarm.grafana.link import Span, board_links
+from tokswarm.grafana.link import around_run, board_links
 from tokswarm.grafana.publish import Action, Source, Step, publish
 from tokswarm.grafana.server import GrafanaServer, grafana_address
-from tokswarm.grafana.shipped import shipped_boards
+from tokswarm.grafana.shipped import Span, of_one_run, shipped_boards
 from tokswarm.master.run import RunInfo
 from tokswarm.master.service import STORE_FILE
 from tokswarm.master.store import Store
@@ -48,6 +48,12 @@ def grafana() -> None:
     help="Write this data source into the boards, which then offer no other: for boards shared externally.",
 )
 @click.option(
+    "--pin-run",
+    metavar="RUN",
+    help="Publish boards of this run alone, with nothing to choose: they can be shared externally.",
+)
+@data_dir_option
+@click.option(
     "--create-datasource",
     is_flag=True,
     help=f"Create or update the data source {DATA_SOURCE_UID} from INFLUXDB_V2_URL, _TOKEN and _BUCKET.",
@@ -59,7 +65,9 @@ def publish_command(
     folder: str,
     datasource_uid: str | None,
     pin_datasource: str | None,
+    pin_run: str | None,
     *,
+    data_dir: Path,
     create_datasource: bool,
     alerts: bool,
     dry_run: bool,
@@ -73,9 +81,20 @@ def publish_command(
             "--datasource-uid and --pin-datasource are both given, expected one of them",
             hint="--pin-datasource if the boards are to offer no other data source, else --datasource-uid",
         )
+    if pin_run is not None and pin_datasource is None:
+        raise ConfigError(
+            "--pin-run is given without a data source, expected --pin-datasource UID beside it",
+            hint="a board with nothing to choose has its data source written into it",
+        )
     uid = datasource_uid if pin_datasource is None else pin_datasource
+    boards = shipped_boards()
+    if pin_run is not None:
+        info = _run(pin_run, data_dir)
+        span = around_run(_span(info))
+        boards = [made for board in boards if (made := of_one_run(board, info.run_id, span)) is not None]
     steps = publish(
         GrafanaServer(_address(url), os.environ.get("GRAFANA_TOKEN", "")),
+        boards=boards,
         folder=folder,
         source=None if uid is None else Source(uid, is_pinned=pin_datasource is not None),
         create=DataSource.from_environ(os.environ) if create_datasource else None,
@@ -94,11 +113,15 @@ def publish_command(
 def link_command(run: str, url: str | None, datasource_uid: str | None, *, data_dir: Path) -> None:
     """Print a link to each board with a RUN (its id, or its folder) and its time range in it."""
     info = _run(run, data_dir)
-    ended_ms = None if info.ended_unix_ns is None else info.ended_unix_ns // 1_000_000
-    span = Span(info.started_unix_ns // 1_000_000, ended_ms)
     address = grafana_address(_address(url))
-    for title, link in board_links(shipped_boards(), address, info.run_id, span, data_source_uid=datasource_uid):
+    links = board_links(shipped_boards(), address, info.run_id, _span(info), data_source_uid=datasource_uid)
+    for title, link in links:
         click.echo(f"{title}: {link}")
+
+
+def _span(info: RunInfo) -> Span:
+    ended_ms = None if info.ended_unix_ns is None else info.ended_unix_ns // 1_000_000
+    return Span(info.started_unix_ns // 1_000_000, ended_ms)
 
 
 def _address(url: str | None) -> str:

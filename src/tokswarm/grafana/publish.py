@@ -7,7 +7,7 @@ import enum
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import requests
@@ -17,7 +17,7 @@ from tokswarm.grafana.alerts import GROUP, rule_group
 from tokswarm.grafana.board_diff import board_changes, rule_changes
 from tokswarm.grafana.data_source import DATA_SOURCE_NAME, DATA_SOURCE_UID, DataSource
 from tokswarm.grafana.server import GrafanaServer, RefusedError
-from tokswarm.grafana.shipped import Board, opening_with, pinned_to, shipped_boards
+from tokswarm.grafana.shipped import Board, opening_with, pinned_to
 from tokswarm.version import VERSION
 
 _CONFLICTS = (requests.codes.conflict, requests.codes.precondition_failed)
@@ -54,6 +54,7 @@ class Source(NamedTuple):
 def publish(
     server: GrafanaServer,
     *,
+    boards: Sequence[Board],
     folder: str,
     source: Source | None = None,
     create: DataSource | None = None,
@@ -75,8 +76,8 @@ def publish(
     chosen = _chosen(server, source, create)
     folder_uid, step = _folder(server, folder, dry_run=dry_run)
     yield step
-    for shipped in shipped_boards():
-        board = shipped
+    for given in boards:
+        board = given
         if chosen is not None:
             uid, name = chosen
             is_pinned = source is not None and source.is_pinned

@@ -1,12 +1,13 @@
 """Links to boards, and what differs between two."""
 
+import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tokswarm.grafana.board_diff import board_changes, rule_changes
-from tokswarm.grafana.link import Span, board_links
-from tokswarm.grafana.shipped import pinned_to, shipped_boards
+from tokswarm.grafana.link import board_links
+from tokswarm.grafana.shipped import Span, of_one_run, pinned_to, shipped_boards
 
 BOARDS = [{"uid": "tokswarm-overview", "title": "overview"}, {"uid": "tokswarm-latency", "title": "latency"}]
 
@@ -74,3 +75,22 @@ def test_a_pinned_board_has_no_choice_of_data_source_left() -> None:
             each["name"] for each in board["templating"]["list"] if each["name"] != "ds"
         ]
         assert "${ds" in str(board)
+
+
+def test_boards_of_one_run_leave_nothing_to_choose_and_stand_beside_the_others() -> None:
+    made = [of_one_run(board, "20261202-1.demo", Span(1_000_000, 1_060_000)) for board in shipped_boards()]
+    boards = [pinned_to(board, "mine") for board in made if board is not None]
+    # Two runs to compare and a request to look at are choices.
+    assert len(boards) == len(shipped_boards()) - 2
+    for board in boards:
+        assert board["templating"]["list"] == board["links"] == []
+        queries = [target["query"] for panel in board["panels"] for target in panel.get("targets", [])]
+        assert queries
+        assert all(
+            set(re.findall(r"\$(\w+)", query)) <= {"timeFilter", "__interval", "__interval_ms"} for query in queries
+        )
+        assert all("/^20261202-1\\.demo$/" in query for query in queries)
+        assert board["time"] == {"from": "1970-01-01T00:16:40.000Z", "to": "1970-01-01T00:17:40.000Z"}
+        assert re.fullmatch(r"[a-z0-9-]{8,40}", board["uid"])
+        assert board["title"].endswith(", 20261202-1.demo")
+    assert not {board["uid"] for board in boards} & {board["uid"] for board in shipped_boards()}
