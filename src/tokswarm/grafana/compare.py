@@ -208,4 +208,5 @@ def compare() -> Dashboard:
             one_of("step", "Step", "Width of a point over run time.", ["1s", "5s", "10s", "30s", "60s"], "5s"),
         ],
         run_of_any_time=True,
+        refresh="30s",
     )

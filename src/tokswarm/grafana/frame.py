@@ -131,10 +131,12 @@ def board(
     sections: Sequence[Section],
     more_variables: Sequence[Builder[model.VariableModel]] = (),
     run_of_any_time: bool = False,
+    refresh: str = "5s",
 ) -> model.Dashboard:
     """A whole board: variables, events, links to its sisters, and the panels.
 
-    `run_of_any_time` offers runs of the last 90 days, whatever time range is chosen.
+    `run_of_any_time` offers runs of the last 90 days, whatever time range is chosen. `refresh` is empty for a board
+    that reads every token of its time range: it is asked when somebody asks.
     """
     built = (
         dashboard.Dashboard(title)
@@ -145,7 +147,7 @@ def board(
         .editable()
         .tooltip(model.DashboardCursorSync.CROSSHAIR)
         .time("now-15m", "now")
-        .refresh("5s")
+        .refresh(refresh)
         .timepicker(dashboard.TimePicker().refresh_intervals(["5s", "10s", "30s", "1m", "5m"]))
         .with_variable(
             dashboard.DatasourceVariable("ds")

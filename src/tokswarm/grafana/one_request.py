@@ -113,5 +113,6 @@ def one_request() -> Dashboard:
         description="One request token by token: find the slow ones, and see what the fleet and the servers went"
         " through at the same moment.",
         sections=(Section("Find one", _FIND), Section("The request", _REQUEST), Section("At the same time", _AROUND)),
+        refresh="",
         more_variables=[typed("request", "Request", "Id of a request; a click in the tables puts it in.", "0")],
     )

@@ -98,8 +98,9 @@ def _whole(board: dict[str, Any]) -> Iterator[str]:
             yield f"{key} must be absent"
     if board.get("timezone") != "browser":
         yield "timezone must be browser"
-    if board.get("refresh") not in board["timepicker"]["refresh_intervals"]:
-        yield "refresh must be one of the picker's"
+    reads_tokens = any('FROM "llm_token"' in query for _, query in queries(board))
+    if board.get("refresh") not in (["", None] if reads_tokens else board["timepicker"]["refresh_intervals"]):
+        yield "refresh must be one of the picker's, and none for a board that reads every token of its time range"
     if not any(link["includeVars"] and link["keepTime"] and "tokswarm" in link["tags"] for link in board["links"]):
         yield "no link to the other boards that keeps time and variables"
     if "tokswarm" not in board["tags"]:

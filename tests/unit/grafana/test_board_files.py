@@ -90,6 +90,13 @@ def test_uids_are_fixed_and_differ() -> None:
     ]
 
 
+def test_a_board_that_reads_every_token_is_not_refreshed_by_itself() -> None:
+    broken = board("one-request.json")
+    assert problems(broken) == []
+    broken["refresh"] = "5s"
+    assert any("none for a board that reads every token" in problem for problem in problems(broken))
+
+
 def _first_panel(broken: dict[str, Any]) -> dict[str, Any]:
     panel: dict[str, Any] = next(panel for panel in broken["panels"] if panel["type"] != "row")
     return panel
