@@ -75,7 +75,7 @@ def tok_per_s_from_records(name: str) -> Expectation:
     def expect(seen: Seen) -> Expected:
         stages = seen.chosen.of("stage")
         requests = seen.every_request if stages is None else seen.every_request.filter(pl.col("stage").is_in(stages))
-        streamed = seen.arrivals_of(requests).select("second", "step", tokens=pl.col("arrival_tokens").cast(pl.Int64))
+        streamed = seen.arrivals("stage").select("second", "step", tokens=pl.col("arrival_tokens").cast(pl.Int64))
         whole = requests.filter(pl.col("arrivals_ns").list.len() == 0).select("second", "step", tokens="output_tokens")
         by_second = pl.concat([streamed, whole]).group_by("second").agg(pl.col("tokens").sum())
         # A second in which nothing came, but something was open, counts as 0.
@@ -141,7 +141,11 @@ def heatmap(metric: str) -> Expectation:
 
     def expect(seen: Seen) -> Expected:
         if metric == "itl":
-            found = seen.arrivals_of(seen.requests).filter(pl.col("gap_ms").is_not_null()).rename({"gap_ms": "value"})
+            found = (
+                seen.arrivals("class", "stage", "target")
+                .filter(pl.col("gap_ms").is_not_null())
+                .rename({"gap_ms": "value"})
+            )
         else:
             found = seen.ok.rename({f"{metric}_ms": "value"}).filter(pl.col("value").is_not_null())
         lower = (float("-inf"), *BOUNDS_MS)
@@ -238,9 +242,7 @@ def slowest(column: str, name: str) -> Expectation:
 @_virtual_only
 def longest_gaps(seen: Seen) -> Expected:
     """Arrivals within 10 µs are one point, so the gap of a point is the one before its first arrival."""
-    picked = seen.chosen.of("class")
-    chosen = seen.every_request if picked is None else seen.every_request.filter(pl.col("class").is_in(picked))
-    found = _points(seen, chosen).drop_nulls("gap_us").sort("gap_us", descending=True).head(20)
+    found = _points(seen.arrivals("class")).drop_nulls("gap_us").sort("gap_us", descending=True).head(20)
     return Rows(
         found.select(
             pl.col("gap_us").alias("gap"), pl.col("request_id").alias("request"), "index", "class", "worker"
@@ -249,11 +251,8 @@ def longest_gaps(seen: Seen) -> Expected:
     )
 
 
-def _points(seen: Seen, chosen: pl.DataFrame) -> pl.DataFrame:
+def _points(arrived: pl.DataFrame) -> pl.DataFrame:
     """Token arrivals with the tokens before them, those of one read taken together."""
-    arrived = seen.arrivals_of(chosen).with_columns(
-        before=pl.col("arrival_tokens").cast(pl.Int64).cum_sum().over("request_id") - pl.col("arrival_tokens")
-    )
     return (
         arrived.group_by("request_id", "class", "worker", "arrivals_ns", maintain_order=True)
         .agg(
@@ -264,6 +263,10 @@ def _points(seen: Seen, chosen: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("time_ns")
     )
+
+
+def _points_of_request(seen: Seen) -> pl.DataFrame:
+    return _points(seen.arrivals().filter(pl.col("request_id") == seen.request_id))
 
 
 def _the_request(seen: Seen) -> pl.DataFrame:
@@ -279,13 +282,13 @@ def the_request(seen: Seen) -> Expected:
 
 @_virtual_only
 def tokens_of_request(seen: Seen) -> Expected:
-    points = _points(seen, _the_request(seen))
+    points = _points_of_request(seen)
     return Rows([{"tokens": row["index"] + row["tokens"]} for row in points.iter_rows(named=True)])
 
 
 @_virtual_only
 def gaps_of_request(seen: Seen) -> Expected:
-    points = _points(seen, _the_request(seen))
+    points = _points_of_request(seen)
     return Rows(
         [
             {"token": row["index"], "gap": None if row["gap_us"] is None else row["gap_us"] / 1000}
@@ -298,10 +301,7 @@ def gaps_of_request(seen: Seen) -> Expected:
 
 
 def _run(seen: Seen, letter: str) -> Seen:
-    if letter == "A":
-        return seen
-    assert seen.other is not None
-    return seen.other
+    return seen.whole if letter == "A" else seen.other
 
 
 def on_run_time(letter: str, column: str, name: str, *, worst: bool = False) -> Expectation:
@@ -378,8 +378,8 @@ def _max(column: str) -> pl.Expr:
     return pl.col(column).max()
 
 
-def _all_three(metric: str) -> list[Expectation]:
-    return [percentiles(metric, ("p50", "p90", "p99"), "class"), limits(metric)]
+def _with_limit(metric: str) -> list[Expectation]:
+    return [percentiles(metric, ("p50", "p99"), "class"), limits(metric)]
 
 
 def _both(column: str, name: str, *, worst: bool = False) -> list[Expectation]:
@@ -454,9 +454,9 @@ EXPECTED: dict[str, dict[str, list[Expectation]]] = {
         "Goodput share": [requests({"within limits": GOOD_SHARE}, by=())],
         "Goodput share by class": [requests({"within limits": GOOD_SHARE}, LIMITED, by=("step", "class"))],
         "Goodput by class": [requests_per_s({"good requests": _sum("slo_met")}, LIMITED, by=("step", "class"))],
-        "Time to first token by class": _all_three("ttft"),
-        "Gap between tokens (ITL) by class": _all_three("itl"),
-        "Whole request by class": _all_three("e2e"),
+        "Time to first token by class": _with_limit("ttft"),
+        "Gap between tokens (ITL) by class": _with_limit("itl"),
+        "Whole request by class": _with_limit("e2e"),
         "Time to first token, distribution": [heatmap("ttft")],
         "Gap between tokens, distribution": [heatmap("itl")],
         "Whole request, distribution": [heatmap("e2e")],

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import polars as pl
+from grafana_macros import TimeRange
 
 ALL_CLASSES = "_all"
 S = 1_000_000_000
@@ -19,6 +20,8 @@ class Chosen(NamedTuple):
 
     step_s: int
     picked: Mapping[str, Sequence[str] | None] = {}
+    during: TimeRange | None = None
+    """The part of the run that is looked at, from a whole second to the end of one; None: all of it."""
 
     def of(self, tag: str) -> Sequence[str] | None:
         return self.picked.get(tag)
@@ -30,8 +33,18 @@ class Seen:
     def __init__(self, folder: Path, chosen: Chosen, *, other: Path | None = None) -> None:
         self.folder = folder
         self.chosen = chosen
-        self.other = None if other is None else Seen(other, chosen)
-        """The run it is compared with."""
+        self._other = other
+
+    @cached_property
+    def whole(self) -> "Seen":
+        """The same run, whatever time is looked at."""
+        return Seen(self.folder, self.chosen._replace(during=None))
+
+    @cached_property
+    def other(self) -> "Seen":
+        """The run it is compared with, whole."""
+        assert self._other is not None
+        return Seen(self._other, self.chosen._replace(during=None))
 
     def _read(self, name: str) -> pl.DataFrame:
         frame = pl.read_parquet(self.folder / f"{name}.parquet").with_columns(run=pl.lit(self.folder.name))
@@ -46,6 +59,9 @@ class Seen:
 
     def _stepped(self, frame: pl.DataFrame, time_ns: pl.Expr) -> pl.DataFrame:
         frame = frame.with_columns(time_ns.alias("time_ns"))
+        if self.chosen.during is not None:
+            from_ms, to_ms = self.chosen.during
+            frame = frame.filter(pl.col("time_ns").is_between(from_ms * 1_000_000, to_ms * 1_000_000))
         return frame.with_columns(
             second=pl.col("time_ns") // S, step=pl.col("time_ns") // (self.chosen.step_s * S) * self.chosen.step_s
         )
@@ -100,12 +116,19 @@ class Seen:
         """What the replicas of the targets chosen said of themselves."""
         return self._stepped(self._cut(self._read("server"), "target"), pl.col("unix_ns"))
 
-    def arrivals_of(self, requests: pl.DataFrame) -> pl.DataFrame:
-        """One row per token arrival: when, how many tokens, the gap before it in ms (None: the first)."""
+    def arrivals(self, *tags: str) -> pl.DataFrame:
+        """One row per token arrival: when, how many tokens, the gap before it in ms (None: the first).
+
+        Of requests whose `tags` are chosen, also those that end after the time looked at.
+        """
         arrived = (
-            requests.filter(pl.col("arrivals_ns").list.len() > 0)
+            self._cut(self._read("requests"), *tags)
+            .filter(pl.col("arrivals_ns").list.len() > 0)
             .with_columns(gap_ns=pl.col("arrivals_ns").list.diff())
             .explode("arrivals_ns", "arrival_tokens", "gap_ns")
+            .with_columns(
+                before=pl.col("arrival_tokens").cast(pl.Int64).cum_sum().over("request_id") - pl.col("arrival_tokens")
+            )
         )
         return self._stepped(arrived, pl.col("sent_unix_ns") + pl.col("arrivals_ns")).with_columns(
             gap_ms=pl.col("gap_ns") / 1e6
@@ -115,7 +138,10 @@ class Seen:
     def events(self) -> list[dict[str, Any]]:
         """All events, oldest first."""
         found: list[dict[str, Any]] = msgspec.json.decode((self.folder / "events.json").read_bytes())
-        return found
+        if self.chosen.during is None:
+            return found
+        from_ms, to_ms = self.chosen.during
+        return [event for event in found if from_ms * 1_000_000 <= event["unix_ns"] <= to_ms * 1_000_000]
 
 
 class Rows(NamedTuple):

@@ -220,12 +220,16 @@ def server(columns: Sequence[tuple[str, str]]) -> Query:
 
 
 def server_sum(field: str, name: str) -> Query:
-    """All replicas together: the sum of their means, since they are not asked at one moment."""
+    """All replicas together: the sum of their means, since they are not asked at one moment.
+
+    The outer query has no time range: InfluxDB answers nothing at all when a bucket of the inner one begins before it,
+    as the first one does wherever a range begins within a step.
+    """
     inner = (
         f'SELECT mean("{field}") AS "v" FROM "{SERVER.name}" WHERE {_where(TARGET)}'
         f" GROUP BY {_by('$__interval', ('replica',))} fill(none)"
     )
-    return Query(f'SELECT sum("v") AS "{name}" FROM ({inner}) WHERE {TIME} GROUP BY time($__interval) fill(null)')
+    return Query(f'SELECT sum("v") AS "{name}" FROM ({inner}) GROUP BY time($__interval) fill(none)')
 
 
 def server_worst(field: str, name: str) -> Query:
@@ -254,7 +258,7 @@ def utilisation() -> Query:
         f'SELECT mean("offered_per_s") AS "o", mean("finished_per_s") AS "f" FROM "{FLEET.name}"'
         f" WHERE {_where(ALL, STAGE)} GROUP BY time(10s) fill(none)"
     )
-    return Query(f'SELECT mean("o") / max("f") AS "ρ" FROM ({tens}) WHERE {TIME}')
+    return Query(f'SELECT mean("o") / max("f") AS "ρ" FROM ({tens})')
 
 
 _LITTLE_RAW = (

@@ -73,17 +73,27 @@ def query_problems(query: str, variables: set[str]) -> list[str]:
     found += [f"{word} does not work on every InfluxDB" for word in _FORBIDDEN.findall(query)]
     names = set(re.findall(r"\$(\w+)", query))
     found += [f"unknown variable ${name}" for name in sorted(names - KNOWN_MACROS - variables)]
+    bounds = sum(query.count(time) for time in _TIMES)
+    inner, _, outer = query.rpartition(")")
+    if _makes_steps(inner) and any(time in outer for time in _TIMES):
+        found.append("a time range around steps: InfluxDB answers nothing when the first step begins before it")
     for part in re.split(r"\bSELECT\b|\bSHOW\b", query)[1:]:
         if not any(time in part for time in _TIMES) and not part.rstrip().endswith("FROM ("):
             found.append("a part without $timeFilter")
-    bounds = sum(query.count(time) for time in _TIMES)
-    if query.startswith("SELECT") and query.count("SELECT") > bounds:
+    if query.startswith("SELECT") and query.count("SELECT") > bounds + _makes_steps(inner):
         found.append("a sub-query without $timeFilter")
+    if _makes_steps(inner) and "fill(null)" in outer:
+        found.append("empty steps from 1970 on")
     if "GROUP BY" in query and "time(" in query and "fill(" not in query:
         found.append("GROUP BY time without fill")
     if query.startswith("SHOW") and bounds != 1:
         found.append("a variable query has $timeFilter exactly once")
     return found
+
+
+def _makes_steps(inner: str) -> bool:
+    """Whether a sub-query groups by a time longer than the second that all its points lie on."""
+    return bool(re.search(r"FROM \(SELECT .*GROUP BY time\((?!1s)", inner))
 
 
 def _whole(board: dict[str, Any]) -> Iterator[str]:
