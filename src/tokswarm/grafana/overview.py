@@ -26,6 +26,7 @@ _NOW = (
         "What the master thinks of the run's numbers, said when it ends. Suspect or invalid: the reasons and the"
         " seconds concerned are in Events of the run; do not share latencies of those seconds.",
         q.verdict(),
+        column="verdict",
         colors={"the run is valid": "green", "the run is suspect": "orange", "the run is invalid": "red"},
         no_value="not yet",
         width=3,

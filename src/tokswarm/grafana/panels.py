@@ -196,12 +196,13 @@ def word(
     description: str,
     target: Query,
     *,
+    column: str,
     colors: Mapping[str, str],
     no_value: str,
     width: int = 4,
     height: int = 4,
 ) -> AnyPanel:
-    """The newest text, in the color that goes with it."""
+    """The newest text of a column, in the color that goes with it."""
     known = {
         text: model.ValueMappingResult(color=color, index=place) for place, (text, color) in enumerate(colors.items())
     }
@@ -219,7 +220,7 @@ def word(
         .graph_mode(common_model.BigValueGraphMode.NONE)
         .text_mode(common_model.BigValueTextMode.VALUE)
         .justify_mode(common_model.BigValueJustifyMode.AUTO)
-        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields("/.*/"))
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(f"/^{column}$/"))
     )
     return _with_targets(panel, [target])  # type: ignore[no-any-return]
 
