@@ -356,7 +356,8 @@ def workers(columns: dict[str, pl.Expr], *by: str) -> Expectation:
 
 
 def _sum(column: str) -> pl.Expr:
-    return pl.col(column).sum()
+    """The sum as InfluxDB takes it: none of nothing."""
+    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum())
 
 
 CLASS_COLUMNS = {
