@@ -151,7 +151,7 @@ class CliffDetector:
     def _take_fall(self, second: CliffSecond) -> list[Cliff]:
         if self._fall is not None:
             return self._follow_fall(second, self._fall)
-        if second.demand is None:
+        if second.demand is None or self._refusals is not None:
             return []
         baseline = self._baselines.setdefault(second.demand, deque(maxlen=BASELINE_MOST_S))
         window = self._window(second.demand)
@@ -205,12 +205,12 @@ class CliffDetector:
 
     def _onset(self, demand: Demand, usual: "_Usual") -> int:
         """The first of the last seconds that lie below."""
-        onset = self._recent[0].second_unix
+        onset = self._recent[-1].second_unix
         for each in reversed(self._history):
-            if each.second_unix < onset - 1 or each.demand != demand:
+            below = each.output_tok_per_s < BACK_RATIO * usual.tok_per_s
+            if each.second_unix < onset - 1 or each.demand != demand or not below:
                 break
-            if each.output_tok_per_s <= FALL_RATIO * usual.tok_per_s:
-                onset = min(onset, each.second_unix)
+            onset = each.second_unix
         return onset
 
     def _window(self, demand: Demand) -> list[CliffSecond]:
@@ -276,7 +276,8 @@ def _usual(before: Sequence[CliffSecond]) -> _Usual | None:
 
 def _has_fallen(window: Sequence[CliffSecond], usual: _Usual, *, is_open: bool) -> bool:
     tok_per_s = _mean(each.output_tok_per_s for each in window)
-    if tok_per_s > FALL_RATIO * usual.tok_per_s:
+    highest = max(each.output_tok_per_s for each in window)
+    if tok_per_s > FALL_RATIO * usual.tok_per_s or highest > BACK_RATIO * usual.tok_per_s:
         return False
     if tok_per_s > usual.tok_per_s - NOISE_SIGMAS * usual.noise_tok_per_s / WINDOW_S**0.5:
         return False
