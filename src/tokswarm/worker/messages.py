@@ -12,9 +12,10 @@ import msgspec
 from tokswarm.errors import FleetError
 from tokswarm.measure.window import Window, WorkerSecond
 from tokswarm.traffic.plan import PlannedStage, Shard
+from tokswarm.traffic.share import Share, Unsent
 from tokswarm.traffic.units import dec_hook, enc_hook
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +60,10 @@ class PlanMessage(Message, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "tok.plan"
     shard: Shard
+    name: str = ""
+    """The worker's name in this run, where it is not its own: a process before it had that one."""
     deadline_s: float
-    """The worker halts by itself this long after the first stage began."""
+    """The worker halts by itself this long after its first stage began."""
 
 
 class Ack(Message, frozen=True, kw_only=True):
@@ -81,6 +84,41 @@ class StageGo(Message, frozen=True, kw_only=True):
     start_unix_ns: int
     stage: PlannedStage | None = None
     """The stage itself, when it was decided after the plan; `index` is then the next beyond it."""
+    share: Share | None = None
+    """What is yours of it, when the crew is not that of the plan; it may begin after the stage."""
+    extends_s: float = 0.0
+    """The plan's deadline moves by so much, for a stage it did not foresee."""
+
+
+class EndStage(Message, frozen=True, kw_only=True):
+    """Master to worker: send nothing of this stage that is due from this instant on; drain it as ever."""
+
+    TYPE: ClassVar[str] = "tok.end_stage"
+    index: int
+    at_unix_ns: int
+
+
+class Reshare(Message, frozen=True, kw_only=True):
+    """Master to worker: the crew has changed; this is your share of the stage from now on. Answer with Reshared."""
+
+    TYPE: ClassVar[str] = "tok.reshare"
+    index: int
+    share: Share
+    unsent: list[Unsent] = []
+    """Of workers that were lost: for you to count, as arrivals that were dropped."""
+
+
+class Reshared(Message, frozen=True, kw_only=True):
+    """Worker to master: I go by this share."""
+
+    TYPE: ClassVar[str] = "tok.reshared"
+    worker: str
+    index: int
+    part: int
+    unsent: list[int]
+    """As asked for, how many arrivals there were."""
+    doubled: int
+    """Requests that I had sent by then and that are another's now, so that both send them: the order came late."""
 
 
 class StageDone(Message, frozen=True, kw_only=True):
@@ -131,6 +169,8 @@ class Fetch(Message, frozen=True, kw_only=True):
     """Master to worker: send this piece of your record log."""
 
     TYPE: ClassVar[str] = "tok.fetch"
+    name: str = ""
+    """Whose log, where the name in the run was not your own."""
     offset: int
     limit_bytes: int
 
