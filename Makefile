@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit check bench peers drills fuzz boards clean services third-party
+.PHONY: help setup demo test unit check bench peers drills fuzz boards board-pictures clean services third-party
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …"; exit 1; }
@@ -46,8 +46,11 @@ check: $(DEV_STAMP) ## formatting, lint, types
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 
-boards: $(DEV_STAMP) ## build dashboards/*.json again from src/tokswarm/grafana
+boards: $(DEV_STAMP) ## build the boards and alert rules in dashboards/ again from src/tokswarm/grafana
 	$(BIN)/python -m tokswarm.grafana.build dashboards
+
+board-pictures: $(DEV_STAMP) services ## draw docs/boards/*.png with runs of now (five minutes)
+	$(BIN)/python benchmarks/board_pictures.py
 
 bench: $(DEV_STAMP) ## the receive path against the bound and the openai SDK (needs cc)
 	$(BIN)/python benchmarks/receive_path.py
