@@ -29,7 +29,7 @@ from tokswarm.traffic.plan import TokenFit
 WORKER = Path(__file__).with_name("scripted_worker.py")
 
 
-def check_endpoint(mix: object) -> Any:
+def check_endpoint(mix: object, target: object) -> Any:
     fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed")
     return SimpleNamespace(model="tiny", fit=fit, dropped_fields=[], context_tokens=None, notes=["not probed"])
 

@@ -20,6 +20,7 @@ from tokswarm.traffic.mixfile import check_mix, load_mix, mix_to_yaml
 from tokswarm.traffic.planning import plan_stages, read_source
 from tokswarm.traffic.preview import StagePreview, class_previews, stage_previews
 from tokswarm.traffic.rates import Rates
+from tokswarm.traffic.routing import places_line
 from tokswarm.traffic.trace import BLOCK_TOKENS, TraceRow
 from tokswarm.traffic.units import Duration, Rate
 
@@ -44,9 +45,8 @@ def mix_check(name: str) -> int:
     path = mix_path(name)
     loaded = load_mix(path, os.environ)
     stages = plan_stages(loaded, path.parent)
-    click.echo(
-        f"{path}: {loaded.name}, {len(loaded.classes)} classes, {len(stages)} stages against {loaded.target.base_url}"
-    )
+    against = places_line(loaded.all_targets)
+    click.echo(f"{path}: {loaded.name}, {len(loaded.classes)} classes, {len(stages)} stages against {against}")
     for stage in stages:
         warm = ", warm-up" if stage.warmup else ""
         each = "" if stage.search is None else f"at most {stage.search.most_probes} loads of "

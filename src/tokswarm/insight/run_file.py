@@ -4,7 +4,7 @@ import msgspec
 
 from tokswarm.insight.search_result import SearchResult
 from tokswarm.traffic.mix import Mix
-from tokswarm.traffic.plan import PlannedStage, TokenFit
+from tokswarm.traffic.plan import Endpoint, PlannedStage, TokenFit
 from tokswarm.traffic.units import enc_hook
 
 RUN_FILE = "run.json"
@@ -34,6 +34,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     mix: Mix
     model: str
+    """Of the mix's target, or of the first of them; so is `fit`."""
     stages: list[PlannedStage]
     stage_times: list[StageTimes]
     """Only of stages that began."""
@@ -54,6 +55,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     searches: list[SearchResult] = []
     """What the stages that search for a load have found."""
+    further_endpoints: list[Endpoint] = []
+    """Of the mix's second and later targets."""
 
 
 def encode_run_file(run: RunFile) -> bytes:

@@ -21,6 +21,7 @@ from tokswarm.insight.verdict import Cause, Evidence, State, Verdict, give_verdi
 from tokswarm.measure.record import Outcome
 from tokswarm.measure.window import ALL_CLASSES
 from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, PlannedStage, Replay
+from tokswarm.traffic.routing import places_line
 from tokswarm.traffic.units import enc_hook
 
 Table = pl.DataFrame | pl.LazyFrame
@@ -117,8 +118,8 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
     verdict = give_verdict(evidence)
     return Summary(
         run_id=run.run_id,
-        model=run.model,
-        base_url=run.mix.target.base_url,
+        model=", ".join(dict.fromkeys([run.model, *(endpoint.model for endpoint in run.further_endpoints)])),
+        base_url=places_line(run.mix.all_targets),
         started_unix_ns=run.started_unix_ns,
         ended_unix_ns=run.ended_unix_ns,
         stopped_by=run.stopped_by,

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
 import msgspec
@@ -19,17 +19,18 @@ from tokswarm.errors import BusyError, ConfigError, FleetError, TokswarmError
 from tokswarm.master.account import RunJournal
 from tokswarm.master.clock import Clock
 from tokswarm.master.course import BY_USER, LEAD_S, Course
+from tokswarm.master.endpoints import PreflightResult, look_at_targets
 from tokswarm.master.finish import read_summary
 from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.live import Live
 from tokswarm.master.run import LiveTick, MixFile, RunDetail, RunInfo, StartRequest, WorkerInfo
 from tokswarm.master.store import Store
 from tokswarm.measure.window import Event, FleetSecond
-from tokswarm.traffic.context import context_notes
-from tokswarm.traffic.mix import Mix
+from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.mixfile import check_mix, parse_mix, read_mix_text
-from tokswarm.traffic.plan import Plan, PlannedStage, TokenFit
+from tokswarm.traffic.plan import Endpoint, Plan, PlannedStage
 from tokswarm.traffic.planning import plan_stages
+from tokswarm.traffic.routing import places_line
 
 _log = logging.getLogger(__name__)
 
@@ -42,35 +43,6 @@ TICK_EVENTS = 1000
 """Bound on events between two ticks."""
 
 OpenJournal = Callable[[str, Path, Callable[[list[FleetSecond], list[Event]], None]], RunJournal]
-
-
-class PreflightResult(Protocol):
-    """What the preflight found out about the endpoint."""
-
-    @property
-    def model(self) -> str:
-        """The model that will be asked for."""
-        ...
-
-    @property
-    def fit(self) -> TokenFit:
-        """How words become tokens there."""
-        ...
-
-    @property
-    def dropped_fields(self) -> list[str]:
-        """Optional request fields that are refused there."""
-        ...
-
-    @property
-    def context_tokens(self) -> int | None:
-        """Longest prompt and answer together; None: the endpoint does not say."""
-        ...
-
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of the run should know."""
-        ...
 
 
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +62,7 @@ class RunControl:
         *,
         fleet: FleetLink,
         store: Store,
-        preflight: Callable[[Mix], PreflightResult],
+        preflight: Callable[[Mix, Target], PreflightResult],
         open_journal: OpenJournal,
         report: Callable[[Path], dict[str, Any]],
         new_clock: Callable[[], Clock],
@@ -260,9 +232,8 @@ class RunControl:
         stages = plan_stages(mix, mix_dir)
         clock = self._new_clock()
         workers = self._workers_in_time(clock)
-        preflight = self._preflight(mix)
-        notes = [*preflight.notes, *context_notes(mix, stages, preflight.context_tokens)]
-        plan = self._plan(mix, stages, preflight)
+        endpoints, notes = look_at_targets(mix, stages, self._preflight)
+        plan = self._plan(mix, stages, endpoints)
         run_dir = self._options.data_dir / "runs" / plan.run_id
         journal = self._open_journal(plan.run_id, run_dir, self._show)
         course = Course(
@@ -323,14 +294,16 @@ class RunControl:
                 )
             clock.wait(TICK_S)
 
-    def _plan(self, mix: Mix, stages: list[PlannedStage], preflight: PreflightResult) -> Plan:
+    def _plan(self, mix: Mix, stages: list[PlannedStage], endpoints: list[Endpoint]) -> Plan:
+        first, *others = endpoints
         return Plan(
             run_id=new_run_id(mix.name, time.gmtime(), random.SystemRandom()),
             mix=mix,
-            model=preflight.model,
+            model=first.model,
             stages=stages,
-            fit=preflight.fit,
-            dropped_fields=preflight.dropped_fields,
+            fit=first.fit,
+            dropped_fields=first.dropped_fields,
+            further_endpoints=others,
             content_seed=secrets.randbits(48),
         )
 
@@ -389,7 +362,7 @@ class RunControl:
             mix = parse_mix(text, source=str(path), environ=self._environ, mix_dir=path.parent)
         except TokswarmError as error:
             return MixFile(name=path.stem, description=f"cannot be used: {error}", base_url="", text="")
-        return MixFile(name=path.stem, description=mix.description, base_url=mix.target.base_url, text=text)
+        return MixFile(name=path.stem, description=mix.description, base_url=places_line(mix.all_targets), text=text)
 
 
 def with_changes(mix: Mix, request: StartRequest) -> Mix:
@@ -401,6 +374,12 @@ def with_changes(mix: Mix, request: StartRequest) -> Mix:
         changes["model"] = request.model
     if not changes:
         return mix
+    if mix.target is None:
+        names = ", ".join(target.name for target in mix.targets or ())
+        raise ConfigError(
+            f"the mix has several targets ({names}); neither address nor model can be given for all of them",
+            hint="change them in the mix, or write ${NAME:-default} there",
+        )
     changed = msgspec.structs.replace(mix, target=msgspec.structs.replace(mix.target, **changes))
     check_mix(changed, source="as asked for at the start")
     return changed

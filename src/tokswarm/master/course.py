@@ -31,6 +31,7 @@ from tokswarm.master.search import TRIES_MOST
 from tokswarm.master.spending import Spending
 from tokswarm.measure.window import WorkerSecond
 from tokswarm.traffic.plan import Plan, PlannedStage, SearchPlan, Shard
+from tokswarm.traffic.routing import places_line
 from tokswarm.worker.messages import (
     Ack,
     Chunk,
@@ -118,8 +119,8 @@ class Course:
             run_id=plan.run_id,
             state=RunState.PREPARING,
             mix_name=plan.mix.name,
-            base_url=plan.mix.target.base_url,
-            model=plan.model,
+            base_url=places_line(plan.mix.all_targets),
+            model=", ".join(dict.fromkeys(endpoint.model for endpoint in plan.endpoints)),
             started_unix_ns=clock.unix_ns(),
             workers=len(self._crew),
             stages_total=len(plan.stages),

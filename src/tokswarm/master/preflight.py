@@ -74,32 +74,32 @@ class _Tokenized(msgspec.Struct):
     count: int
 
 
-def preflight(mix: Mix) -> Preflight:
-    """Probe the mix's target. PreflightError says what was tried and what came; ConfigError for a bad key."""
-    target = ResolvedTarget(mix.target)
+def preflight(mix: Mix, spec: Target) -> Preflight:
+    """Probe a target of the mix. PreflightError says what was tried and what came; ConfigError for a bad key."""
+    target = ResolvedTarget(spec)
     with _client(target) as client:
         notes: list[str] = []
         listing = _listing(client)
-        model = _model(listing, mix)
+        model = _model(listing, spec)
         if listing.models and model not in listing.models:
             notes.append(f"the endpoint does not list the model {model!r}; it lists {listing.names}")
-        texts = PromptWriter(ASSUMED_FIT, content_seed=0, vocabulary=vocabulary_of(mix.target))
+        texts = PromptWriter(ASSUMED_FIT, content_seed=0, vocabulary=vocabulary_of(spec))
         short, long = (texts.words(count, (count, count)) for count in (SHORT_WORDS, LONG_WORDS))
         dropped = _refused_fields(client, model, mix, short)
         if dropped:
             notes.append(f"the endpoint refuses {', '.join(dropped)}: requests are sent without")
-        if not mix.target.tls.verify:
+        if not spec.tls.verify:
             notes.append("the endpoint's certificate is not verified (target.tls.verify: false)")
         writer = RequestWriter(target, model, dropped)
-        prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), mix, listing) for text in (short, long)]
-        if mix.target.prompt_format == "token_ids":
+        prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), spec, listing) for text in (short, long)]
+        if spec.prompt_format == "token_ids":
             fit: TokenFit | None = TOKEN_ID_FIT
         else:
             fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
         if fit is None:
             fit = ASSUMED_FIT
             notes.append(
-                f"{mix.target.base_url} reports no prompt tokens and has no /tokenize: prompt lengths assume "
+                f"{spec.base_url} reports no prompt tokens and has no /tokenize: prompt lengths assume "
                 f"{fit.tokens_per_word} tokens a word"
             )
         context_tokens = listing.models.get(model)
@@ -135,16 +135,16 @@ def _listing(client: LoadClient) -> Listing:
     return Listing(tried=tried, status=answer.status, error=answer.error, models=models)
 
 
-def _model(listing: Listing, mix: Mix) -> str:
-    """The mix's model, or the first that the endpoint lists."""
-    if mix.target.model is not None:
-        return mix.target.model
+def _model(listing: Listing, spec: Target) -> str:
+    """The target's model, or the first that the endpoint lists."""
+    if spec.model is not None:
+        return spec.model
     if not listing.models:
         raise PreflightError(
             f"no model to ask for: {listing.tried} answered {listing.status} without a list of models",
             hint="name the model as target.model; or is target.base_url missing its /v1?"
             if listing.status in (200, 404)
-            else f"does the endpoint refuse {_key(mix.target)}? {_KEY_HINT}",
+            else f"does the endpoint refuse {_key(spec)}? {_KEY_HINT}",
         )
     return next(iter(listing.models))
 
@@ -167,12 +167,12 @@ def _probe(client: LoadClient, writer: RequestWriter, mix: Mix, text: bytes) -> 
     return client.ask(writer.write(text, max_tokens=PROBE_TOKENS, ignore_eos=ignore_eos), timeout_s=ANSWER_TIMEOUT_S)
 
 
-def _prompt_tokens(answer: Exchange, mix: Mix, listing: Listing) -> int | None:
+def _prompt_tokens(answer: Exchange, spec: Target, listing: Listing) -> int | None:
     """The prompt tokens a probe reports. PreflightError when it did not end well."""
     if answer.outcome is not Outcome.OK:
         raise PreflightError(
-            f"a probe of {PROBE_TOKENS} tokens to {mix.target.base_url} ended as {answer.outcome}: {answer.error}",
-            hint=hint(answer.status, answer.outcome, mix.target, listing),
+            f"a probe of {PROBE_TOKENS} tokens to {spec.base_url} ended as {answer.outcome}: {answer.error}",
+            hint=hint(answer.status, answer.outcome, spec, listing),
         )
     return None if answer.answer.usage is None else answer.answer.usage.prompt
 

@@ -57,6 +57,7 @@ class RunRecord:
             searches=list(self.searches),
             stage_times=self.times,
             fit=self._plan.fit,
+            further_endpoints=self._plan.further_endpoints,
             content_seed=self._plan.content_seed,
             workers=workers,
             lost_workers=self.lost,

@@ -17,8 +17,9 @@ from gevent.pywsgi import WSGIServer
 
 from tokswarm.errors import FleetError, TokswarmError
 from tokswarm.master.clock import SystemClock
-from tokswarm.master.control import ControlOptions, PreflightResult, RunControl
+from tokswarm.master.control import ControlOptions, RunControl
 from tokswarm.master.course import BY_SIGNAL
+from tokswarm.master.endpoints import PreflightResult
 from tokswarm.master.finish import finish_in_child
 from tokswarm.master.fleet import Fleet, FleetOptions
 from tokswarm.master.journal import Journal
@@ -30,7 +31,7 @@ from tokswarm.measure.window import Event as RunEvent
 from tokswarm.measure.window import FleetSecond
 from tokswarm.resources import resource_dir
 from tokswarm.sink.settings import InfluxSettings
-from tokswarm.traffic.mix import Mix
+from tokswarm.traffic.mix import Mix, Target
 from tokswarm.web.app import WebSettings, install
 from tokswarm.worker.join import write_secret
 
@@ -91,7 +92,7 @@ class Service:
         self,
         settings: ServiceSettings,
         *,
-        check_endpoint: Callable[[Mix], PreflightResult] = preflight,
+        check_endpoint: Callable[[Mix, Target], PreflightResult] = preflight,
         report: Callable[[Path], dict[str, Any]] = finish_in_child,
         local_command: Command | None = None,
     ) -> None:

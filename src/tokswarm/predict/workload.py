@@ -45,6 +45,10 @@ class Workload:
 
     def __init__(self, run: MeasuredRun, *, block_tokens: int, max_model_len: int) -> None:
         plan = run.plan
+        if len(run.mix.all_targets) > 1:
+            raise ConfigError(
+                "the run has several targets; a prediction is of one", hint="measure each in a run of its own"
+            )
         for one in run.mix.classes:
             if one.session is not None:
                 raise ConfigError(
@@ -55,7 +59,7 @@ class Workload:
         self._run = run
         self._block_tokens = block_tokens
         self._max_model_len = max_model_len
-        self._separator = vocabulary_of(run.mix.target).separator
+        self._separator = vocabulary_of(run.mix.all_targets[0]).separator
         self._source = TicketSource(plan, 0, 1)
         self._drawn: dict[int, tuple[list[Draft], Iterator[Ticket]]] = {}
 

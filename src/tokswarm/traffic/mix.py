@@ -4,6 +4,7 @@
 descriptions that editors show: `mix_schema` reads them.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -194,6 +195,8 @@ class TrafficClass(Spec, frozen=True, kw_only=True):
 
     name: Name
     weight: Annotated[float, Meta(gt=0)] = 1.0
+    target: Name | list[Name] | None = None
+    """Which of the mix's `targets` it goes to, one or several of them; None: all."""
     prompt: Prompt
     output: Output
     session: Session | None = None
@@ -244,6 +247,15 @@ class Target(Spec, frozen=True, kw_only=True):
     gap_timeout: Duration = Duration.parse("60s")
     timeout: Duration = Duration.parse("600s")
     """For the whole request."""
+
+
+class NamedTarget(Target, frozen=True, kw_only=True):
+    """One of several endpoints."""
+
+    name: Name
+    """Names its results."""
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    """Its share of the requests against the other targets that a class goes to."""
 
 
 # --- load ---------------------------------------------------------------------------------------
@@ -424,13 +436,23 @@ class Mix(Spec, frozen=True, kw_only=True):
     description: str = ""
     seed: int = 1
     """Draws arrivals, classes and lengths; not the text."""
-    target: Target
+    target: Target | None = None
+    """The endpoint; exactly one of `target` and `targets`."""
+    targets: Annotated[list[NamedTarget], Meta(min_length=1)] | None = None
+    """Several endpoints in one run."""
+    split: Literal["weights", "mirror"] = "weights"
+    """weights: a request goes to one of the targets; mirror: to each of them, to compare them under the same load."""
     classes: Annotated[list[TrafficClass], Meta(min_length=1)]
     load: Annotated[list[Stage], Meta(min_length=1)]
     abort: Abort | None = None
     """When to give the run up."""
     budget: Budget | None = None
     """What it may use up."""
+
+    @property
+    def all_targets(self) -> Sequence[Target]:
+        """The target, or the targets, in their order."""
+        return self.targets or ([] if self.target is None else [self.target])
 
 
 class SharedClasses(Spec, frozen=True, kw_only=True):

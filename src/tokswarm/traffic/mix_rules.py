@@ -30,6 +30,7 @@ from tokswarm.traffic.mix import (
 )
 from tokswarm.traffic.planning import stage_names
 from tokswarm.traffic.rates import Diurnal, RateCourse
+from tokswarm.traffic.routing import places_of_class
 from tokswarm.traffic.session import SESSION_HEADER
 from tokswarm.traffic.strict_yaml import Problem, suggestion
 
@@ -58,7 +59,7 @@ _TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
 
 def broken_rules(mix: Mix) -> Iterator[Problem]:
     """Every rule that a mix breaks, in the order of the file."""
-    yield from _target(mix.target)
+    yield from _targets(mix)
     seen: dict[str, int] = {}
     for index, one in enumerate(mix.classes):
         path = f"classes[{index}]"
@@ -66,10 +67,13 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
             yield Problem(f"{path}.name", f"{one.name!r} is the name of classes[{seen[one.name]}] too")
         seen.setdefault(one.name, index)
         yield from _class(one, path)
-        if one.slo is not None and not mix.target.stream:
+        yield from _class_targets(one, mix, f"{path}.target")
+        reached = [mix.all_targets[place] for place in places_of_class(mix, one)]
+        if one.slo is not None and not all(target.stream for target in reached):
             yield from _slo_without_stream(one.slo, f"{path}.slo")
         if one.session is not None:
-            yield from _sticky(one.session.sticky, mix.target, f"{path}.session.sticky")
+            for target in reached:
+                yield from _sticky(one.session.sticky, target, f"{path}.session.sticky")
     yield from _load(mix.load, [one.name for one in mix.classes])
     if all(one.slo is None for one in mix.classes):
         for index, stage in enumerate(mix.load):
@@ -77,7 +81,7 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
                 hint = "give a class an slo, or write goal: errors"
                 yield Problem(f"load[{index}].find.goal", "is slo, but no class has limits", hint)
     if mix.abort is not None:
-        yield from _abort(mix.abort, stream=mix.target.stream)
+        yield from _abort(mix.abort, stream=all(target.stream for target in mix.all_targets))
     if mix.budget is not None:
         yield from _budget(mix.budget)
 
@@ -85,29 +89,73 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
 # --- target -------------------------------------------------------------------------------------
 
 
-def _target(target: Target) -> Iterator[Problem]:
+def _targets(mix: Mix) -> Iterator[Problem]:
+    if mix.target is not None:
+        yield from _target(mix.target, "target")
+        if mix.targets is not None:
+            yield Problem("targets", "expected exactly one of target, targets, came both")
+    elif mix.targets is None:
+        yield Problem("", "the key 'target' is missing", "or write targets: with several, each with a name")
+    seen: dict[str, int] = {}
+    for index, target in enumerate(mix.targets or ()):
+        path = f"targets[{index}]"
+        if target.name in seen:
+            yield Problem(f"{path}.name", f"{target.name!r} is the name of targets[{seen[target.name]}] too")
+        seen.setdefault(target.name, index)
+        yield from _target(target, path)
+    if mix.split == "mirror":
+        yield from _mirror(mix)
+
+
+def _mirror(mix: Mix) -> Iterator[Problem]:
+    if mix.targets is None or len(mix.targets) < 2:
+        yield Problem("split", "mirror needs at least two targets", "write targets: with a name for each")
+    for index, target in enumerate(mix.targets or ()):
+        if target.weight != 1:
+            yield Problem(f"targets[{index}].weight", "goes with split: weights only; mirror sends each request to all")
+    for index, stage in enumerate(mix.load):
+        if stage.find is not None:
+            yield Problem(f"load[{index}].find", "goes with split: weights only", "search one target at a time")
+
+
+def _class_targets(one: TrafficClass, mix: Mix, path: str) -> Iterator[Problem]:
+    if one.target is None:
+        return
+    known = [target.name for target in mix.targets or ()]
+    names = [one.target] if isinstance(one.target, str) else one.target
+    if not known:
+        yield Problem(path, "names a target, but the mix has no targets", "write targets: with a name for each")
+        return
+    if not names:
+        yield Problem(path, "expected at least one target, came an empty list", "leave it out to go to all")
+    for name in names:
+        if name not in known:
+            yield Problem(path, f"unknown target {name!r}{suggestion(name, known)}")
+
+
+def _target(target: Target, path: str) -> Iterator[Problem]:
     if what := _bad_url(target.base_url):
-        yield Problem("target.base_url", what, "write it as http://host:port/v1")
+        yield Problem(f"{path}.base_url", what, "write it as http://host:port/v1")
     if target.tls != Tls() and target.base_url.startswith("http://"):
-        yield Problem("target.tls", "goes with an https address only")
+        yield Problem(f"{path}.tls", "goes with an https address only")
     if target.model is not None and not target.model.strip():
-        yield Problem("target.model", "is empty", "leave it out to take the first model that the endpoint lists")
+        yield Problem(f"{path}.model", "is empty", "leave it out to take the first model that the endpoint lists")
     if target.key is not None and not _KEY_REFERENCE.fullmatch(target.key):
         yield Problem(
-            "target.key",
+            f"{path}.key",
             "is not a reference but perhaps the key itself; a mix is stored and sent around, so it must not hold one",
             "write env:NAME or file:PATH; each worker reads the key from there",
         )
     for name, value in target.headers.items():
-        yield from _header(name, value, has_key=target.key is not None)
+        yield from _header(name, value, f"{path}.headers.{name}", has_key=target.key is not None)
     if target.prompt_format == "token_ids" and target.api != "completions":
-        yield Problem("target.prompt_format", "token_ids goes with `api: completions` only")
+        yield Problem(f"{path}.prompt_format", "token_ids goes with `api: completions` only")
     for name in target.extra_body:
         if name in _OWN_FIELDS:
-            yield Problem(f"target.extra_body.{name}", "is a field that tokswarm sets itself")
+            yield Problem(f"{path}.extra_body.{name}", "is a field that tokswarm sets itself")
     for name in _TIMEOUTS:
         if getattr(target, name).nanoseconds == 0:
-            yield Problem(f"target.{name}", "must be longer than 0s")
+            yield Problem(f"{path}.{name}", "must be longer than 0s")
 
 
 def _bad_url(url: str) -> str:
@@ -130,8 +178,7 @@ def _bad_url(url: str) -> str:
     return ""
 
 
-def _header(name: str, value: str, *, has_key: bool) -> Iterator[Problem]:
-    path = f"target.headers.{name}"
+def _header(name: str, value: str, path: str, *, has_key: bool) -> Iterator[Problem]:
     if not _HEADER_NAME.fullmatch(name):
         yield Problem(path, "is not a name an HTTP header can have")
     elif name.lower() in _OWN_HEADERS:

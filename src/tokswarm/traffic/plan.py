@@ -131,18 +131,36 @@ class TokenFit(msgspec.Struct, frozen=True, kw_only=True):
     """tokenize (the server's own), usage (two probes), token_ids (exact), or assumed."""
 
 
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the preflight found out about a target."""
+
+    model: str
+    fit: TokenFit
+    dropped_fields: list[str] = []
+    """Optional request fields that it refuses."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A run, ready to be shared out."""
 
     run_id: str
     mix: Mix
     model: str
+    """Of the mix's target, or of the first of them; so are `fit` and `dropped_fields`."""
     stages: list[PlannedStage]
     fit: TokenFit
     dropped_fields: list[str] = []
     """Optional request fields that the endpoint refuses, found by the preflight."""
+    further_endpoints: list[Endpoint] = []
+    """Of the mix's second and later targets."""
     content_seed: int
     """Seeds the text (not the lengths), fresh for each run, so that no run finds the cache of another."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """One for each target of the mix, in their order."""
+        first = Endpoint(model=self.model, fit=self.fit, dropped_fields=self.dropped_fields)
+        return [first, *self.further_endpoints]
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):

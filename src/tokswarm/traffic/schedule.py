@@ -1,7 +1,8 @@
 """Turns a plan into tickets: for each request of a stage its class, due time, lengths and text.
 
 A ticket depends on the mix's seed, the stage and its index alone, so the same requests are sent at
-the same times by any number of workers; worker k of n takes indices k, k + n, k + 2n, …
+the same times by any number of workers; worker k of n takes indices k, k + n, k + 2n, … Each target has
+texts of its own: what is sent to one is never in the cache of another, nor in one before both.
 """
 
 import random
@@ -14,6 +15,7 @@ from tokswarm.traffic.mix import Mix, SharedPrefix, TrafficClass
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Replay
 from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
 from tokswarm.traffic.replay import ReplayRows, replay_rows
+from tokswarm.traffic.routing import Routing
 from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.session import Session, SessionDraws
 from tokswarm.traffic.ticket import Ticket
@@ -21,6 +23,11 @@ from tokswarm.traffic.ticket import Ticket
 _ARRIVALS, _TICKETS, _SESSIONS = range(3)
 REPLAY_CLASS_INDEX = 0
 """Requests of a trace count for the mix's first class, with its limits; their lengths come from the trace."""
+
+
+def target_content_seed(content_seed: int, target_index: int) -> int:
+    """Seeds the text for one of the mix's targets."""
+    return content_seed if target_index == 0 else mixed_seed(content_seed, target_index)
 
 
 def concurrency_share(total: int, worker_index: int, worker_count: int) -> int:
@@ -46,28 +53,51 @@ class TicketSource:
         self._plan = plan
         self._worker_index = worker_index
         self._worker_count = worker_count
-        self._writer = PromptWriter(plan.fit, plan.content_seed, vocabulary_of(plan.mix.target))
+        self._routing = Routing(plan.mix)
+        self._writers = [
+            PromptWriter(endpoint.fit, target_content_seed(plan.content_seed, place), vocabulary_of(target))
+            for place, (endpoint, target) in enumerate(zip(plan.endpoints, plan.mix.all_targets, strict=True))
+        ]
         self._classes = [_ClassDraws(one) for one in plan.mix.classes]
         self._sessions = [None if one.session is None else SessionDraws(one, one.session) for one in plan.mix.classes]
-        self._prefix_used: dict[tuple[int, int], int] = {}
+        self._prefix_used: dict[tuple[int, int, int], int] = {}
         self._replays: dict[int, ReplayRows] = {}
-        self._blocks_used: dict[str, bytearray] = {}
+        self._blocks_used: dict[tuple[str, int], bytearray] = {}
         for index, stage in enumerate(plan.stages):
             if isinstance(stage.load, Replay):
                 rows = self._replays[index] = replay_rows(stage.load)
-                used = self._blocks_used.setdefault(stage.load.trace, bytearray())
-                used.extend(bytes(max(0, max(rows.blocks, default=-1) + 1 - len(used))))
+                for place in range(len(self._writers)):
+                    used = self._blocks_used.setdefault((stage.load.trace, place), bytearray())
+                    used.extend(bytes(max(0, max(rows.blocks, default=-1) + 1 - len(used))))
 
     def tickets(self, stage_index: int) -> Iterator[Ticket]:
         """This worker's tickets in order: endless in a closed loop, else until the stage or its trace ends."""
         stage = self._plan.stages[stage_index]
         match stage.load:
             case ClosedLoop():
-                return self._closed(stage_index)
+                return self._closed(stage_index, None)
             case OpenLoop() as load:
                 return self._open(stage_index, load, round(stage.duration_s * 1e9))
             case Replay() as replay:
                 return self._replay(stage_index, replay, round(stage.duration_s * 1e9))
+
+    def lanes(self, stage_index: int) -> list[Iterator[Ticket]]:
+        """For each target of the mix the tickets that its users send: all the same ones, but of mirrored traffic
+        in a closed loop, where each target has users of its own. A target without any has an empty lane.
+        """
+        stage = self._plan.stages[stage_index]
+        if not (self._routing.is_mirrored and isinstance(stage.load, ClosedLoop)):
+            return [self.tickets(stage_index)] * len(self._writers)
+        weights = stage_class_weights(self._plan.mix, stage)
+        reached = {
+            place
+            for class_index, weight in enumerate(weights)
+            if weight > 0
+            for place in self._routing.targets_of(class_index, stage_index, 0)
+        }
+        return [
+            self._closed(stage_index, place) if place in reached else iter(()) for place in range(len(self._writers))
+        ]
 
     def session(self, stage_index: int, first: Ticket) -> Session | None:
         """The session that this ticket begins; None when it stands alone."""
@@ -75,12 +105,15 @@ class TicketSource:
         if first.turn is None or draws is None:
             return None
         seed = mixed_seed(self._plan.mix.seed, _SESSIONS, stage_index, first.index)
-        return Session(draws, first, seed=seed, key=(stage_index, first.index), writer=self._writer)
+        return Session(
+            draws, first, seed=seed, key=(stage_index, first.index), writer=self._writers[first.target_index]
+        )
 
-    def _closed(self, stage_index: int) -> Iterator[Ticket]:
-        draw = self._draw(stage_index)
+    def _closed(self, stage_index: int, only: int | None) -> Iterator[Ticket]:
+        """`only`: leaves out what goes to other targets than this."""
+        draw = self._draw(stage_index, only)
         for index in count(self._worker_index, self._worker_count):
-            yield draw(index, None)
+            yield from draw(index, None)
 
     def _open(self, stage_index: int, load: OpenLoop, end_ns: int) -> Iterator[Ticket]:
         draw = self._draw(stage_index)
@@ -88,65 +121,81 @@ class TicketSource:
             if due_ns >= end_ns:
                 return
             if index % self._worker_count == self._worker_index:
-                yield draw(index, due_ns)
+                yield from draw(index, due_ns)
 
     def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Ticket]:
         rows = self._replays[stage_index]
-        used = self._blocks_used[replay.trace]
         for index, due_ns in enumerate(rows.due_ns):
             if due_ns >= end_ns:
                 return
-            tokens = rows.prompt_tokens[index]
-            known = rows.blocks_of(index)
-            blocks = known[: self._writer.whole_blocks(tokens, replay.block_tokens, len(known))]
-            if index % self._worker_count == self._worker_index:
-                yield Ticket(
-                    index=index,
-                    class_index=REPLAY_CLASS_INDEX,
-                    due_ns=due_ns,
-                    prompt=self._writer.with_blocks(
-                        tokens,
-                        (stage_index, index),
-                        trace=replay.trace,
-                        block_tokens=replay.block_tokens,
-                        blocks=blocks,
-                    ),
-                    prompt_tokens=tokens,
-                    max_tokens=rows.output_tokens[index],
-                    ideal_cached_tokens=min(tokens, _leading_run(blocks, used) * replay.block_tokens),
-                )
-            for block in blocks:
-                used[block] = 1
+            for target_index in self._routing.targets_of(REPLAY_CLASS_INDEX, stage_index, index):
+                tokens = rows.prompt_tokens[index]
+                known = rows.blocks_of(index)
+                writer, used = self._writers[target_index], self._blocks_used[replay.trace, target_index]
+                blocks = known[: writer.whole_blocks(tokens, replay.block_tokens, len(known))]
+                if index % self._worker_count == self._worker_index:
+                    yield Ticket(
+                        index=index,
+                        class_index=REPLAY_CLASS_INDEX,
+                        target_index=target_index,
+                        due_ns=due_ns,
+                        prompt=writer.with_blocks(
+                            tokens,
+                            (stage_index, index),
+                            trace=replay.trace,
+                            block_tokens=replay.block_tokens,
+                            blocks=blocks,
+                        ),
+                        prompt_tokens=tokens,
+                        max_tokens=rows.output_tokens[index],
+                        ideal_cached_tokens=min(tokens, _leading_run(blocks, used) * replay.block_tokens),
+                    )
+                for block in blocks:
+                    used[block] = 1
 
-    def _draw(self, stage_index: int) -> Callable[[int, int | None], Ticket]:
+    def _draw(self, stage_index: int, only: int | None = None) -> Callable[[int, int | None], Iterator[Ticket]]:
         seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
         rng = random.Random()  # noqa: S311 - reseeded for each ticket, to be reproducible
         pick_class = Weighted(stage_class_weights(self._plan.mix, self._plan.stages[stage_index]))
 
-        def draw(index: int, due_ns: int | None) -> Ticket:
-            rng.seed(mixed_seed(seed, index))
-            return self._drawn(rng, pick_class.draw(rng), (stage_index, index), due_ns)
+        def draw(index: int, due_ns: int | None) -> Iterator[Ticket]:
+            ticket_seed = mixed_seed(seed, index)
+            rng.seed(ticket_seed)
+            class_index = pick_class.draw(rng)
+            first, *others = self._routing.targets_of(class_index, stage_index, index)
+            if only is None or first == only:
+                yield self._drawn(rng, class_index, (stage_index, index), due_ns, first)
+            for target_index in others:
+                if only is None or target_index == only:
+                    rng.seed(ticket_seed)
+                    pick_class.draw(rng)  # again, so that each target's ticket has the same lengths
+                    yield self._drawn(rng, class_index, (stage_index, index), due_ns, target_index)
 
         return draw
 
-    def _drawn(self, rng: random.Random, class_index: int, key: tuple[int, int], due_ns: int | None) -> Ticket:
+    def _drawn(
+        self, rng: random.Random, class_index: int, key: tuple[int, int], due_ns: int | None, target_index: int
+    ) -> Ticket:
+        writer = self._writers[target_index]
         draws = self._classes[class_index]
         tokens = draws.prompt_tokens.draw(rng)
         max_tokens = draws.max_tokens.draw(rng)
         ideal = 0
         if draws.prefix is None or draws.group is None:
-            prompt = self._writer.unique(tokens, key)
+            prompt = writer.unique(tokens, key)
         else:
             group = draws.group.draw(rng)
             prefix_tokens = min(draws.prefix.tokens, tokens)
-            ideal = min(self._known_prefix(class_index, group, draws.prefix.tokens), prefix_tokens)
-            self._prefix_used[class_index, group] = max(self._prefix_used.get((class_index, group), 0), prefix_tokens)
-            prompt = self._writer.with_prefix(
+            of_group = (class_index, group, target_index)
+            ideal = min(self._known_prefix(of_group, draws.prefix.tokens), prefix_tokens)
+            self._prefix_used[of_group] = max(self._prefix_used.get(of_group, 0), prefix_tokens)
+            prompt = writer.with_prefix(
                 tokens, key, prefix_tokens=draws.prefix.tokens, class_index=class_index, group=group
             )
         return Ticket(
             index=key[1],
             class_index=class_index,
+            target_index=target_index,
             due_ns=due_ns,
             prompt=prompt,
             prompt_tokens=tokens,
@@ -155,15 +204,16 @@ class TicketSource:
             turn=None if self._sessions[class_index] is None else 1,
         )
 
-    def _known_prefix(self, class_index: int, group: int, tokens: int) -> int:
-        """How much of a group's prefix an unlimited cache has by now.
+    def _known_prefix(self, of_group: tuple[int, int, int], tokens: int) -> int:
+        """How much of the prefix of a class's group an unlimited cache of the target has by now.
 
         Somebody in the fleet pays for each group once. Workers do not hear of each other's requests, so
         the group's number says whose first use it is; for all others the prefix counts as known.
         """
+        _, group, _ = of_group
         if group % self._worker_count != self._worker_index:
             return tokens
-        return self._prefix_used.get((class_index, group), 0)
+        return self._prefix_used.get(of_group, 0)
 
 
 class _ClassDraws:

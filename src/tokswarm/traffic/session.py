@@ -125,6 +125,7 @@ class Session:
         return Ticket(
             index=self._first.index,
             class_index=self._first.class_index,
+            target_index=self._first.target_index,
             due_ns=None,
             prompt=self._prompt,
             prompt_tokens=self._said_tokens + tokens,

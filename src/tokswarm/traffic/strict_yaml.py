@@ -24,6 +24,7 @@ LARGEST_TEXT = 256 * 1024
 
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
+_PLACE = re.compile(r"\[\d+\]")
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 _LARGEST_INT = 2**53
 _SHOWN = 60
@@ -64,7 +65,8 @@ def read_document(
 ) -> Document:
     """Read `text` as a `root`. ConfigError when it is not YAML at all.
 
-    `unquoted` are the paths whose values, and whatever is below them, must not appear in a message.
+    `unquoted` are the paths, without places in lists, whose values and whatever is below them must not appear in
+    a message.
     """
     reader = _Reader(environ, unquoted)
     value = reader.read(_compose(text, source), inspect.type_info(root), "")
@@ -302,7 +304,8 @@ class _Reader:
 
     def _came(self, text: str, path: str, *, substituted: bool) -> str:
         """How a message speaks of a scalar."""
-        if any(path == secret or path.startswith((f"{secret}.", f"{secret}[")) for secret in self._unquoted):
+        plain = _PLACE.sub("", path)
+        if any(plain == secret or plain.startswith(f"{secret}.") for secret in self._unquoted):
             return "a value that is not shown here"
         short = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return f"{short!r}, whose value is not shown here" if substituted else repr(short)

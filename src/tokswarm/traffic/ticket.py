@@ -7,8 +7,11 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything decided about a request before it is sent."""
 
     index: int
-    """Place in the stage's global schedule, the same whatever the number of workers."""
+    """Place in the stage's global schedule, the same whatever the number of workers. Of mirrored traffic each
+    target has one ticket of it."""
     class_index: int
+    target_index: int = 0
+    """Place of its target among those of the mix."""
     due_ns: int | None
     """From the start of the stage; None in a closed loop: as soon as a user is free."""
     prompt: bytes

@@ -344,7 +344,7 @@ class ConnectionPool:
     """Idle connections, the newest first, and the count of open ones."""
 
     def __init__(self, target: ResolvedTarget, receiver: Receiver) -> None:
-        self.target_name = target.name
+        self.target_name = target.place
         self.open_count = 0
         self.unstamped = False
         """The platform gives no receive stamps."""

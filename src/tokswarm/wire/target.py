@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tokswarm.errors import ConfigError, PreflightError
 from tokswarm.secret_reference import check_header_value, resolve_reference
-from tokswarm.traffic.mix import Target
+from tokswarm.traffic.mix import NamedTarget, Target
 from tokswarm.version import VERSION
 from tokswarm.wire.tls import TlsSettings
 
@@ -51,7 +51,8 @@ class ResolvedTarget:
         """The proxy that tunnels to the target; None: straight."""
         self.tunnel_request = None if self.proxy is None else _tunnel_request(self.host, self.port, self.proxy)
         """What opens the tunnel."""
-        self.name = self.unix_path or f"{self.host}:{self.port}"
+        self.place = self.unix_path or f"{self.host}:{self.port}"
+        self.name = target.name if isinstance(target, NamedTarget) else self.place
         self.path = url.path.rstrip("/")
         self.query = "?" + urllib.parse.urlencode(target.query) if target.query else ""
         self.secret = None if target.key is None else resolve_reference(target.key, "target.key", environ)

@@ -8,7 +8,7 @@ sends begins one, and its later turns follow when their user has thought.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -100,15 +100,18 @@ class StageCount:
 class Engine:
     """One worker's load, stage by stage."""
 
-    def __init__(self, shard: Shard, client: Client, writer: RequestWriter, recorder: Recorder) -> None:
+    def __init__(self, shard: Shard, routes: Sequence[tuple[Client, RequestWriter]], recorder: Recorder) -> None:
+        """`routes`: for each target of the mix who sends to it and who writes the requests."""
         self._shard = shard
-        self._client = client
-        self._writer = writer
+        self._routes = list(routes)
+        self._client = self._routes[0][0]
+        """Its clock and timers serve for all targets."""
         self._recorder = recorder
         self._source = TicketSource(shard.plan, shard.worker_index, shard.worker_count)
         self._ignore_eos = [each.output.ignore_eos for each in shard.plan.mix.classes]
         self._slots = Slots()
-        self._tickets: Iterator[Ticket] = iter(())
+        self._lanes: list[Iterator[Ticket]] = [iter(())]
+        """Of the stage under way, by target: what its users send, or the schedule."""
         self._stage_index = 0
         self._stage = ""
         self._closed = False
@@ -126,7 +129,7 @@ class Engine:
         stage = self._shard.plan.stages[index]
         self._count = StageCount()
         self._stage_index, self._stage = index, stage.name
-        self._tickets = tickets = self._source.tickets(index)
+        self._lanes = self._source.lanes(index)
         self._closed = isinstance(stage.load, ClosedLoop)
         self._idle.set()
         start_ns = start_unix_ns - self._client.clock.offset_ns
@@ -134,7 +137,7 @@ class Engine:
         self._sending = True
         if not self._sleep_until(start_ns):
             if isinstance(stage.load, ClosedLoop):
-                self._run_users(stage.load, tickets, stop_ns)
+                self._run_users(stage.load, stop_ns)
             else:
                 self._run_schedule(start_ns, stop_ns)
         self._sending = False
@@ -151,7 +154,11 @@ class Engine:
         self._sending = False
         self._halt.set()
         if drain_s <= 0:
-            self._client.abort_all(reason)
+            self._abort_all(reason)
+
+    def _abort_all(self, reason: str) -> None:
+        for client, _ in self._routes:
+            client.abort_all(reason)
 
     def _sleep_until(self, when_ns: int) -> bool:
         """Sleep, or be halted; whether it was the latter."""
@@ -160,20 +167,21 @@ class Engine:
             return bool(self._halt.is_set())
         return bool(self._halt.wait(delay_ns / 1e9))
 
-    def _run_users(self, load: ClosedLoop, tickets: Iterator[Ticket], stop_ns: int) -> None:
+    def _run_users(self, load: ClosedLoop, stop_ns: int) -> None:
         users = concurrency_share(load.concurrency, self._shard.worker_index, self._shard.worker_count)
-        for _ in range(users):
-            self._client.defer(partial(self._next_of_user, tickets))
+        for lane in dict.fromkeys(self._lanes):
+            for _ in range(users):
+                self._client.defer(partial(self._next_of_user, lane))
         self._sleep_until(stop_ns)
 
-    def _next_of_user(self, tickets: Iterator[Ticket]) -> None:
-        """The next request of a free user; nothing once the stage of its tickets is over."""
-        if self._sending and tickets is self._tickets:
-            self._send(next(tickets), time.monotonic_ns())
+    def _next_of_user(self, lane: Iterator[Ticket]) -> None:
+        """The next request of a free user; nothing once the stage of its lane is over."""
+        if self._sending and lane in self._lanes and (ticket := next(lane, None)) is not None:
+            self._send(ticket, time.monotonic_ns())
 
     def _run_schedule(self, start_ns: int, stop_ns: int) -> None:
         slept_ns = time.monotonic_ns()
-        for ticket in self._tickets:
+        for ticket in self._lanes[0]:
             assert ticket.due_ns is not None
             due_ns = start_ns + ticket.due_ns
             now_ns = time.monotonic_ns()
@@ -201,14 +209,15 @@ class Engine:
         if ticket.turn == 1:
             session = self._begin_session(ticket)
         ignore_eos = self._ignore_eos[ticket.class_index]
+        client, writer = self._routes[ticket.target_index]
         if session is None:
-            call = self._writer.write(ticket.prompt, max_tokens=ticket.max_tokens, ignore_eos=ignore_eos)
+            call = writer.write(ticket.prompt, max_tokens=ticket.max_tokens, ignore_eos=ignore_eos)
         else:
-            call = session.call(self._writer, ticket, ignore_eos=ignore_eos)
+            call = session.call(writer, ticket, ignore_eos=ignore_eos)
         sending = Sending(ticket, row, slot, planned_ns, session)
         self._open += 1
         self._idle.clear()
-        exchange = self._client.start(call, row.live, self._over, sending)
+        exchange = client.start(call, row.live, self._over, sending)
         self._recorder.begun(sending, exchange.sent_ns or exchange.begun_ns)
 
     def _over(self, exchange: Over) -> None:
@@ -225,10 +234,11 @@ class Engine:
         if sending.session is not None and self._sending and self._goes_on(exchange, sending, sending.session, record):
             return
         if self._closed and self._sending:
+            lane = self._lanes[sending.ticket.target_index]
             if exchange.headers_ns is None and exchange.outcome is not Outcome.TIMEOUT:
-                self._client.later(FAILURE_PAUSE_S, partial(self._next_of_user, self._tickets))
+                self._client.later(FAILURE_PAUSE_S, partial(self._next_of_user, lane))
             else:
-                self._next_of_user(self._tickets)
+                self._next_of_user(lane)
 
     # --- sessions ---
 
@@ -237,7 +247,8 @@ class Engine:
         if session is None:
             return None
         sticky = session.spec.sticky == "connection"
-        opened = OpenSession(session, self._client.session_connection() if sticky else None)
+        client, _ = self._routes[first.target_index]
+        opened = OpenSession(session, client.session_connection() if sticky else None)
         self._sessions.add(opened)
         return opened
 
@@ -248,7 +259,7 @@ class Engine:
             return False
         due_ns = exchange.done_ns + session.think_ns()
         reading = session.reading(exchange.answer)
-        self._client.defer(partial(self._hear, session, record, reading, due_ns, self._tickets))
+        self._client.defer(partial(self._hear, session, record, reading, due_ns, self._lanes[0]))
         return True
 
     def _hear(
@@ -268,7 +279,7 @@ class Engine:
 
     def _next_turn(self, session: OpenSession, due_ns: int, tickets: Iterator[Ticket]) -> None:
         """The next turn of a session, once its user has thought; nothing when its stage is over."""
-        if not self._sending or tickets is not self._tickets:
+        if not self._sending or tickets is not self._lanes[0]:
             return
         wait_ns = due_ns - time.monotonic_ns()
         if wait_ns > 0:  # again, where the timer was early: the loop's own clock lags a little
@@ -295,6 +306,6 @@ class Engine:
                 break
             self._idle.wait(min(left_s, 0.05))
         if not self._idle.is_set():
-            self._client.abort_all(self._halt_reason or f"still open {stage.drain_s:g} s after the stage ended")
+            self._abort_all(self._halt_reason or f"still open {stage.drain_s:g} s after the stage ended")
             with gevent.Timeout(ABORT_WAIT_S, False):
                 self._idle.wait()

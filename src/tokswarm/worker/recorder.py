@@ -3,7 +3,7 @@
 The record goes to the log before anything else happens with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tokswarm.measure.histogram import Buckets, bucket_of
 from tokswarm.measure.record import Outcome, RequestRecord
@@ -72,14 +72,14 @@ class Recorder:
         worker: str,
         worker_index: int,
         classes: list[TrafficClass],
-        target_name: str,
+        target_names: Sequence[str],
         log: RecordLog,
         wall_offset_ns: Callable[[], int],
     ) -> None:
         self._worker = worker
         self._next_id = worker_index << 40
         self._classes = classes
-        self._target_name = target_name
+        self._target_names = list(target_names)
         self._log = log
         self._wall_offset_ns = wall_offset_ns
         self._rows: dict[tuple[int, str], Row] = {}
@@ -135,7 +135,7 @@ class Recorder:
             sending,
             request_id=self._next_id,
             traffic_class=self._classes[sending.ticket.class_index],
-            target_name=self._target_name,
+            target_name=self._target_names[sending.ticket.target_index],
             wall_offset_ns=self._wall_offset_ns(),
         )
         self._next_id += 1

@@ -81,26 +81,32 @@ class WorkerRun:
 
     def _open(self, built: contextlib.ExitStack) -> None:
         plan = self._shard.plan
-        target = ResolvedTarget(plan.mix.target)
-        target.resolve()
+        targets = [ResolvedTarget(each) for each in plan.mix.all_targets]
+        for target in targets:
+            target.resolve()
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log = RecordLog(self._log_path, run_id=self._run_id, worker=self._worker)
         built.callback(self._log.close)
-        self._client = LoadClient(target) if plan.mix.target.client == "native" else SdkClient(target)
-        client = self._client
-        built.callback(client.close)
+        self._clients = []
+        for target in targets:
+            client = LoadClient(target) if target.spec.client == "native" else SdkClient(target)
+            self._clients.append(client)
+            built.callback(client.close)
+        clock = self._clients[0].clock
         self._recorder = Recorder(
             worker=self._worker,
             worker_index=self._shard.worker_index,
             classes=list(plan.mix.classes),
-            target_name=target.name,
+            target_names=[target.name for target in targets],
             log=self._log,
-            wall_offset_ns=lambda: client.clock.offset_ns,
+            wall_offset_ns=lambda: clock.offset_ns,
         )
         self._recorder.on_record = self._told
-        self._engine = Engine(
-            self._shard, client, RequestWriter(target, plan.model, plan.dropped_fields), self._recorder
-        )
+        writers = [
+            RequestWriter(target, endpoint.model, endpoint.dropped_fields)
+            for target, endpoint in zip(targets, plan.endpoints, strict=True)
+        ]
+        self._engine = Engine(self._shard, list(zip(self._clients, writers, strict=True)), self._recorder)
         settings = InfluxSettings.from_environ(os.environ)
         self._sink = (
             None if settings is None else InfluxSink(self._log_path, settings, run_id=self._run_id, worker=self._worker)
@@ -142,7 +148,8 @@ class WorkerRun:
         if self._ticker is not None:
             self._ticker.kill()
         self._close_second(delay_s=0.0)
-        self._client.close()
+        for client in self._clients:
+            client.close()
         self._probe.stop()
         self._log.close()
         delivery = None if self._sink is None else self._sink.stop(SINK_DEADLINE_S)
@@ -200,7 +207,11 @@ class WorkerRun:
         lag_p99_ms, lag_max_ms = self._probe.take()
         schedule_lag_p99_ms = quantile_ms(recorder.lag_ns, 0.99)
         recorder.lag_ns = {}
-        reads, merged, unstamped = self._client.reads, recorder.merged_arrivals, recorder.unstamped_arrivals
+        reads, merged, unstamped = (
+            sum(client.reads for client in self._clients),
+            recorder.merged_arrivals,
+            recorder.unstamped_arrivals,
+        )
         health = WorkerSecond(
             worker=self._worker,
             second_unix=second,
@@ -208,8 +219,8 @@ class WorkerRun:
             loop_lag_max_ms=lag_max_ms,
             cpu_ratio=self._cpu.take(),
             schedule_lag_p99_ms=schedule_lag_p99_ms,
-            in_flight=self._client.in_flight,
-            sockets=self._client.sockets,
+            in_flight=sum(client.in_flight for client in self._clients),
+            sockets=sum(client.sockets for client in self._clients),
             rss_bytes=rss_bytes(),
             log_bytes=self._log.size_bytes,
             log_lost=self._log.lost,

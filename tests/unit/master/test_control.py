@@ -77,14 +77,14 @@ class Desk:
         )
         self.fleet.receive = self.control.receive
 
-    def _preflight(self, mix: Any) -> Any:
-        self.probed.append(mix.target.base_url)
+    def _preflight(self, mix: Any, target: Any) -> Any:
+        self.probed.append(target.base_url)
         if self.preflight_error is not None:
             raise self.preflight_error
         self.on_preflight()
         fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed")
         return SimpleNamespace(
-            model=mix.target.model or "first",
+            model=target.model or "first",
             fit=fit,
             dropped_fields=["stream_options"],
             context_tokens=self.context_tokens,

@@ -73,7 +73,7 @@ class Bench:
         self.counts = Counts()
         writer = SimpleNamespace(write=lambda prompt, **_: None)
         shard = Shard(plan=plan(flooded), worker_index=0, worker_count=1)
-        self.engine = Engine(shard, self.client, writer, self.counts)  # type: ignore[arg-type]
+        self.engine = Engine(shard, [(self.client, writer)], self.counts)  # type: ignore[arg-type]
 
     def run(self) -> float:
         """Run the stage from now on; how long it took, s."""
@@ -137,7 +137,7 @@ def test_a_user_that_waits_after_a_failure_does_not_join_the_next_stage() -> Non
     ]
     client, writer = RefusingClient(), SimpleNamespace(write=lambda prompt, **_: None)
     shard = Shard(plan=plan(*stages), worker_index=0, worker_count=1)
-    engine = Engine(shard, client, writer, Counts())  # type: ignore[arg-type]
+    engine = Engine(shard, [(client, writer)], Counts())  # type: ignore[arg-type]
     sent = []
     for index in range(2):
         before = len(client.sent_ns)

@@ -59,7 +59,7 @@ def traffic_class(slo: Slo | None = None) -> TrafficClass:
 
 def recorder(log: ListLog, slo: Slo | None = None) -> Recorder:
     return Recorder(
-        worker="w", worker_index=3, classes=[traffic_class(slo)], target_name="t:1", log=log, wall_offset_ns=lambda: 7
+        worker="w", worker_index=3, classes=[traffic_class(slo)], target_names=["t:1"], log=log, wall_offset_ns=lambda: 7
     )
 
 
