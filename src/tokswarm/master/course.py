@@ -97,7 +97,7 @@ class Course:
             Member(worker=worker.worker, client=worker.client, index=index, heard_s=now_s, window_s=now_s)
             for index, worker in enumerate(workers)
         )
-        self._merge = WindowMerge(limited_classes=[c.name for c in plan.mix.classes if c.slo is not None])
+        self._merge = WindowMerge(limits={c.name: c.slo for c in plan.mix.classes if c.slo is not None})
         self._inbox: deque[Received] = deque()
         self._logs = LogCollection(run_id=plan.run_id, run_dir=run_dir, fleet=fleet, clock=clock)
         self._checked_s = now_s

@@ -18,9 +18,9 @@ PATIENCE_S = 2.5
 class WindowMerge:
     """Collects windows and gives back closed seconds, oldest first."""
 
-    def __init__(self, *, limited_classes: Collection[str] = (), limits: Mapping[str, Slo] | None = None) -> None:
-        """`limits`: of the classes that have some; the others have no goodput. `limited_classes`: their names alone."""
-        self._limits: dict[str, Slo] = {**dict.fromkeys(limited_classes, Slo()), **(limits or {})}
+    def __init__(self, *, limits: Mapping[str, Slo] | None = None) -> None:
+        """`limits`: of the classes that have some; the others have no goodput."""
+        self._limits: Mapping[str, Slo] = limits or {}
         self._first_second: int | None = None
         self._open: dict[int, Cells] = {}
         self._newest: dict[str, int] = {}
