@@ -100,7 +100,9 @@ def run_child(target: str, arguments: list[str]) -> None:
     """Hand the target to atheris."""
     import atheris  # noqa: PLC0415 - only the fuzzing process needs it
 
-    with atheris.instrument_imports(include=["tokswarm.wire", "tokswarm.sink.record_log", "tokswarm.worker.record_of"]):
+    with atheris.instrument_imports(
+        include=["tokswarm.wire", "tokswarm.sink.record_log", "tokswarm.sink.log_reader", "tokswarm.worker.record_of"]
+    ):
         from fuzz_targets import TARGETS  # noqa: PLC0415 - instrumented
 
     mutate = {"chat": mutate_events, "responses": mutate_events, "record_log": mutate_frames}.get(target)

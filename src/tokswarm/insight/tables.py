@@ -41,7 +41,7 @@ REQUESTS: dict[str, pl.DataType] = {
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
 
-APPENDED = {"coalesced": False, "abandoned_turns": 0, "served_by": None}
+APPENDED = {"coalesced": False, "abandoned_turns": 0, "log_removed": 0, "served_by": None}
 """Columns that older runs do not have, and what their absence means."""
 
 WORKERS: dict[str, pl.DataType] = {
@@ -51,6 +51,7 @@ WORKERS: dict[str, pl.DataType] = {
     "loop_lag_max_ms": pl.Float64(),
     "cpu_ratio": pl.Float64(),
     "log_lost": pl.Int64(),
+    "log_removed": pl.Int64(),
 }
 """`workers.parquet`: one row per worker and second (measure/window.py)."""
 

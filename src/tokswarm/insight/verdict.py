@@ -73,6 +73,7 @@ class Cause(enum.StrEnum):
     LOST_WORKER = "lost_worker"
     NO_RECORDS = "no_records"
     RECORDS_LOST = "records_lost"
+    RECORDS_REMOVED = "records_removed"
     MISSING_WINDOWS = "missing_windows"
     LOOP_LAG = "loop_lag"
     LOOP_STALL = "loop_stall"
@@ -236,6 +237,17 @@ def _records_lost(evidence: Evidence) -> list[Reason]:
     share = lost / (lost + sum(evidence.records_by_worker.values()))
     text = f"{counted(lost, 'record')} ({percent(share)}) could not be written to a worker's log (is its disk full?)"
     return [Reason(state=_grade(share, 0, LOG_LOST_INVALID_RATIO), cause=Cause.RECORDS_LOST, text=text)]
+
+
+def _records_removed(evidence: Evidence) -> list[Reason]:
+    if evidence.workers.is_empty():
+        return []
+    removed = int(evidence.workers.group_by("worker").agg(pl.col("log_removed").max())["log_removed"].sum())
+    if not removed:
+        return []
+    share = percent(removed / (removed + sum(evidence.records_by_worker.values())))
+    text = f"{counted(removed, 'request')} ({share}) had to leave full logs: the database has them, this report not"
+    return [Reason(state=State.SUSPECT, cause=Cause.RECORDS_REMOVED, text=text)]
 
 
 def _missing_windows(evidence: Evidence) -> list[Reason]:
@@ -438,6 +450,7 @@ RULES: tuple[Callable[[Evidence], list[Reason]], ...] = (
     _lost_workers,
     _no_records,
     _records_lost,
+    _records_removed,
     _missing_windows,
     _loop_lag,
     _loop_stall,

@@ -5,7 +5,6 @@ The workers of its own machine have left their logs in the same data directory.
 """
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from tokswarm.master.journal import MASTER
 from tokswarm.master.run import MASTER_ENDED
 from tokswarm.measure.window import Event, WorkerSecond
 from tokswarm.sink.record_log import Entry, read_log
+from tokswarm.sink.segments import copy_stored, stored_bytes
 
 E = TypeVar("E", bound=Entry)
 
@@ -31,9 +31,9 @@ def take_left_logs(run_dir: Path) -> list[str]:
     taken: list[str] = []
     for log in sorted((run_dir.parent.parent / "records" / run_dir.name).glob("*.log")):
         kept = run_dir / "logs" / log.name
-        if not kept.exists() or kept.stat().st_size < log.stat().st_size:
+        if not kept.exists() or kept.stat().st_size < stored_bytes(log):
             draft = kept.with_suffix(".log.part")
-            shutil.copyfile(log, draft)
+            copy_stored(log, draft)
             draft.replace(kept)
             taken.append(log.stem)
     return taken

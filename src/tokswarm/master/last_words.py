@@ -10,6 +10,11 @@ def notes_on_finals(finals: Iterable[Final]) -> Iterator[str]:
     for final in finals:
         if final.log_lost:
             yield f"worker {final.worker}: {final.log_lost} records could not be written to its log"
+        if final.log_removed:
+            yield (
+                f"worker {final.worker}: {final.log_removed} requests were removed from its log to make room; "
+                "they are in the database, and missing from the tables and the report"
+            )
         if final.sink_backlog_bytes:
             yield (
                 f"worker {final.worker}: {final.sink_backlog_bytes} bytes of its log are not in the database yet "

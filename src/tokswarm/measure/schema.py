@@ -177,6 +177,7 @@ WORKER = Measurement(
         Field("rss_bytes", _I, "bytes", "resident memory"),
         Field("log_bytes", _I, "bytes", "record log so far"),
         Field("log_lost", _I, "records", "could not be written to the record log, so far"),
+        Field("log_removed", _I, "requests", "removed from the record log to make room, once delivered, so far"),
         Field("sink_backlog_bytes", _I, "bytes", "logged, not yet in the database"),
         Field("reads", _I, "", "socket reads that brought tokens"),
         Field("merged_arrivals", _I, "", "token arrivals that shared a read with the one before"),

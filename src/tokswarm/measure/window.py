@@ -87,6 +87,8 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     merged_arrivals: int
     """Token arrivals that shared a read with the one before."""
     unstamped_arrivals: int
+    log_removed: int = 0
+    """Requests removed from the log to make room, so far: they are in the database, and in no report."""
 
 
 class FleetSecond(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="f1"):

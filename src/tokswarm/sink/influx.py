@@ -21,6 +21,7 @@ from tokswarm.sink import committed_offset
 from tokswarm.sink.influx_endpoint import InfluxEndpoint
 from tokswarm.sink.line_protocol import PIECE_ARRIVALS, FormatCounts, LineFormatter
 from tokswarm.sink.record_log import LogReader, read_log
+from tokswarm.sink.segments import Segments
 from tokswarm.sink.settings import InfluxSettings
 from tokswarm.sink.write_answer import Answer, Refused, Rejected, Retry, TooLarge, Written
 
@@ -84,6 +85,7 @@ class InfluxSink:
         self._formatter = LineFormatter(run_id=run_id, worker=worker, token_points=settings.token_points)
         self._endpoint = InfluxEndpoint(settings)
         self._reader: LogReader | None = None
+        self._segments: Segments | None = None
         self._pieces: Iterator[list[bytes]] = iter(())
         self._entry_end = self._offset
         """Where the entry ends that `_pieces` is of."""
@@ -112,11 +114,11 @@ class InfluxSink:
     @property
     def backlog_bytes(self) -> int:
         """Bytes of the log that are not in the database."""
-        try:
-            size = self._log_path.stat().st_size
-        except OSError:
-            return 0
-        return max(size - self._offset, 0)
+        return max(self._log_end() - self._offset, 0)
+
+    def delivered_offset(self) -> int:
+        """Up to which offset of the log everything is in the database."""
+        return self._offset
 
     def start(self) -> None:
         """Begin to deliver."""
@@ -181,6 +183,8 @@ class InfluxSink:
         self._endpoint.close()
         if self._reader is not None:
             self._reader.close()
+        if self._segments is not None:
+            self._segments.close()
         return delivery
 
     def _trouble(self, backlog_bytes: int) -> str | None:
@@ -228,7 +232,7 @@ class InfluxSink:
 
     def _open_reader(self) -> LogReader | None:
         if self._reader is None and self._log_path.exists():
-            if self._offset > self._log_path.stat().st_size:
+            if self._offset > self._log_end():
                 self._offset = 0  # another log took its place
             reader = read_log(self._log_path, self._offset)
             if reader.header is None:
@@ -237,6 +241,14 @@ class InfluxSink:
             self._reader = reader
             self._offset = self._read_to = self._entry_end = reader.offset
         return self._reader
+
+    def _log_end(self) -> int:
+        try:
+            if self._segments is None:
+                self._segments = Segments(self._log_path)
+            return self._segments.end()
+        except OSError:
+            return 0
 
     def _breathe(self) -> None:
         if perf_counter() - self._slice_began >= SLICE_S:

@@ -1,5 +1,6 @@
 """Where the database is and who we are to it: the official client's own environment variables."""
 
+import re
 from collections.abc import Mapping
 from typing import final
 from urllib.parse import urlsplit
@@ -77,6 +78,27 @@ class InfluxSettings(msgspec.Struct, frozen=True, kw_only=True):
             bucket=environ.get("INFLUXDB_V2_BUCKET", "").strip() or DEFAULT_BUCKET,
             token_points=_switch(environ, "TOKSWARM_TOKEN_POINTS"),
         )
+
+
+LOG_LIMIT = "TOKSWARM_RECORD_LOG_LIMIT"
+SMALLEST_LOG_LIMIT_BYTES = 1 << 20
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])B?")
+_TIMES = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+def log_limit_bytes(environ: Mapping[str, str]) -> int | None:
+    """The most that one record log may take on the disk, by TOKSWARM_RECORD_LOG_LIMIT; None: no limit. ConfigError."""
+    written = environ.get(LOG_LIMIT, "").strip()
+    if not written:
+        return None
+    match = _SIZE.fullmatch(written)
+    limit_bytes = 0 if match is None else int(float(match[1]) * _TIMES[match[2]])
+    if limit_bytes < SMALLEST_LOG_LIMIT_BYTES:
+        raise ConfigError(
+            f"{LOG_LIMIT} is {written!r}, expected a size as 500M or 20G, of at least 1.1M",
+            hint="leave it away for logs that may fill the disk",
+        )
+    return limit_bytes
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:

@@ -157,6 +157,8 @@ class Final(Message, frozen=True, kw_only=True):
     output_tokens: int
     log_bytes: int
     log_lost: int
+    log_removed: int = 0
+    """Requests that are in the database and no longer in the log."""
     sink_written: int
     """Points delivered to the database."""
     sink_backlog_bytes: int

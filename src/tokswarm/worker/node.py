@@ -20,6 +20,7 @@ from gevent.queue import Full, Queue
 
 from tokswarm.errors import FleetError
 from tokswarm.measure.record import Outcome, RequestRecord
+from tokswarm.sink.segments import read_stored
 from tokswarm.version import VERSION
 from tokswarm.worker.descriptors import raise_descriptor_limit
 from tokswarm.worker.duty import Duty, MakeRun
@@ -334,9 +335,4 @@ def read_log_chunk(records_dir: Path, fetch: Fetch, *, worker: str) -> bytes:
     if not is_file_name(fetch.run_id):
         raise FleetError(f"a run id {fetch.run_id!r} is no name for a directory")
     path = records_dir / fetch.run_id / f"{worker}.log"
-    try:
-        with path.open("rb") as file:
-            file.seek(max(fetch.offset, 0))
-            return file.read(min(max(fetch.limit_bytes, 0), MAX_CHUNK_BYTES))
-    except FileNotFoundError:
-        return b""
+    return read_stored(path, max(fetch.offset, 0), min(max(fetch.limit_bytes, 0), MAX_CHUNK_BYTES))

@@ -19,7 +19,7 @@ from tokswarm.measure.record import RequestRecord
 from tokswarm.measure.window import WorkerSecond
 from tokswarm.sink.influx import InfluxSink
 from tokswarm.sink.record_log import RecordLog
-from tokswarm.sink.settings import InfluxSettings
+from tokswarm.sink.settings import InfluxSettings, log_limit_bytes
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.sdk_client import SdkClient
@@ -85,7 +85,9 @@ class WorkerRun:
         for target in targets:
             target.resolve()
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        self._log = RecordLog(self._log_path, run_id=self._run_id, worker=self._worker)
+        self._log = RecordLog(
+            self._log_path, run_id=self._run_id, worker=self._worker, limit_bytes=log_limit_bytes(os.environ)
+        )
         built.callback(self._log.close)
         self._clients = []
         for target in targets:
@@ -113,6 +115,7 @@ class WorkerRun:
         )
         if self._sink is not None:
             self._sink.start()
+            self._log.delivered = self._sink.delivered_offset
             built.callback(self._sink.stop, 0.0)
         self._probe = LoopProbe()
         self._cpu = CpuMeter()
@@ -162,6 +165,7 @@ class WorkerRun:
             output_tokens=self._recorder.output_tokens,
             log_bytes=self._log.size_bytes,
             log_lost=self._log.lost,
+            log_removed=self._log.removed_requests,
             sink_written=0 if delivery is None else delivery.written_points,
             sink_backlog_bytes=0 if delivery is None else delivery.backlog_bytes,
             sink_error="" if delivery is None else delivery.error or "",
@@ -229,6 +233,7 @@ class WorkerRun:
             reads=reads - self._last_reads,
             merged_arrivals=merged - self._last_merged,
             unstamped_arrivals=unstamped - self._last_unstamped,
+            log_removed=self._log.removed_requests,
         )
         self._last_reads, self._last_merged, self._last_unstamped = reads, merged, unstamped
         return health

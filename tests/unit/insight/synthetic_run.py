@@ -72,6 +72,7 @@ def health(*, second: int, worker: str = "w1", **columns: Any) -> dict[str, Any]
         "loop_lag_max_ms": 1.0,
         "cpu_ratio": 0.3,
         "log_lost": 0,
+        "log_removed": 0,
     }
     return row | columns
 

@@ -185,6 +185,14 @@ def test_records_that_were_lost_are_counted_once_a_worker(log_lost: int, state: 
         assert only(got)[2].startswith("1 record (2 %) could not be written")
 
 
+@pytest.mark.parametrize(("log_removed", "state"), [(0, "valid"), (50, "suspect")], ids=["none", "half"])
+def test_requests_that_only_the_database_has_make_a_run_suspect(log_removed: int, state: str) -> None:
+    got = verdict(workers=[health(second=s, log_removed=log_removed) for s in range(10)])
+    assert got.state == state
+    if log_removed:
+        assert only(got)[2].startswith("50 requests (50 %) had to leave full logs: the database has them")
+
+
 @pytest.mark.parametrize(
     ("columns", "state", "cause"),
     [

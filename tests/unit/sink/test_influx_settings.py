@@ -1,7 +1,7 @@
 import pytest
 
 from tokswarm.errors import ConfigError
-from tokswarm.sink.settings import InfluxSettings, Secret
+from tokswarm.sink.settings import InfluxSettings, Secret, log_limit_bytes
 
 
 def test_without_a_url_there_is_no_database() -> None:
@@ -58,3 +58,17 @@ def test_the_token_is_in_no_repr() -> None:
     settings = InfluxSettings(url="http://db", token=Secret("t0ps3cret"))
     assert "t0ps3cret" not in f"{settings!r} {settings} {settings.token!r} {settings.token}"
     assert settings.token.reveal() == "t0ps3cret"
+
+
+@pytest.mark.parametrize(
+    ("written", "limit_bytes"),
+    [("", None), ("500M", 500_000_000), ("20G", 20_000_000_000), ("1.5 GB", 1_500_000_000), ("2000k", 2_000_000)],
+)
+def test_the_limit_of_a_record_log_is_a_size(written: str, limit_bytes: int | None) -> None:
+    assert log_limit_bytes({"TOKSWARM_RECORD_LOG_LIMIT": written}) == limit_bytes
+
+
+@pytest.mark.parametrize("written", ["20", "1M", "much", "-5G", "0G"])
+def test_a_limit_that_is_no_size_or_too_small_for_a_log_is_refused(written: str) -> None:
+    with pytest.raises(ConfigError, match="expected a size as 500M or 20G"):
+        log_limit_bytes({"TOKSWARM_RECORD_LOG_LIMIT": written})
