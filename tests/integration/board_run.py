@@ -1,6 +1,6 @@
 """A run in virtual time for the boards: real parsers, recorders, merge, record logs; the writer and Parquet read those.
 
-Two workers, two classes, two stages that overlap while the first drains, and all that goes wrong in a run:
+Two workers, two targets, two classes, two stages that overlap while the first drains, and all that goes wrong in a run:
 refusals, broken streams, prompts too long, answers in one piece, late and dropped arrivals, servers that do not
 say how long a request waited or what was cached. Everything is drawn from one seed, so that a run is the same
 each time; no duration lies near a bound of the coarse buckets, whose middle values stand for whole fine ones.
@@ -34,8 +34,9 @@ MS, S = 1_000_000, 1_000_000_000
 WORKERS = ("node-1", "node-2")
 STAGES = ("c4", "c8")
 STAGE_S = 20
-REPLICAS = ("10.0.0.1:8000", "10.0.0.2:8000")
-TARGET = "sim"
+TARGETS = ("here", "there:8000")
+REPLICAS = (("here", "10.0.0.1:8000"), ("here", "10.0.0.2:8000"), ("there:8000", "there:8000"))
+"""Each with its target."""
 
 
 class Plan(NamedTuple):
@@ -99,7 +100,7 @@ class _Worker:
             worker=name,
             worker_index=index,
             classes=classes(),
-            target_names=[TARGET],
+            target_names=TARGETS,
             log=self.log,
             wall_offset_ns=lambda: plan.start_s * S,
         )
@@ -182,8 +183,8 @@ class VirtualRun:
             self._merge.add(window)
         for entry in self._merge.take(now_unix_s=second_unix + 1, workers=WORKERS):
             self._log(entry)
-        for replica in REPLICAS:
-            self._log(self._server(replica, second_unix))
+        for target, replica in REPLICAS:
+            self._log(self._server(target, replica, second_unix))
 
     # --- requests
 
@@ -198,6 +199,7 @@ class VirtualRun:
             ticket = Ticket(
                 index=0,
                 class_index=class_index,
+                target_index=draws.randrange(len(TARGETS)),
                 due_ns=None,
                 prompt=b"x",
                 prompt_tokens=1000,
@@ -292,15 +294,15 @@ class VirtualRun:
 
     # --- what else a run writes
 
-    def _server(self, replica: str, second_unix: int) -> ServerSecond:
+    def _server(self, target: str, replica: str, second_unix: int) -> ServerSecond:
         draws = self._draws
         unix_ns = second_unix * S + 300 * MS + draws.randrange(MS)
         if draws.random() < 0.05:
-            return ServerSecond(unix_ns=unix_ns, target=TARGET, replica=replica, up=0)
+            return ServerSecond(unix_ns=unix_ns, target=target, replica=replica, up=0)
         waited = draws.random() < 0.9
         return ServerSecond(
             unix_ns=unix_ns,
-            target=TARGET,
+            target=target,
             replica=replica,
             up=1,
             engine="vllm",

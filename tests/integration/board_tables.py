@@ -78,6 +78,11 @@ class Seen:
         return self._cut(self.every_request, "class", "stage", "target")
 
     @property
+    def of_any_target(self) -> pl.DataFrame:
+        """Those of the classes and stages chosen: windows do not tell targets apart."""
+        return self._cut(self.every_request, "class", "stage")
+
+    @property
     def ok(self) -> pl.DataFrame:
         """Those chosen that ended ok."""
         return self.requests.filter(pl.col("outcome") == "ok")

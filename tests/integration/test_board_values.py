@@ -31,7 +31,8 @@ CHOSEN = [
     pytest.param(Chosen(1), id="all-1s"),
     pytest.param(Chosen(10), id="all-10s"),
     pytest.param(
-        Chosen(1, {"class": ["chat"], "stage": ["c8"], "worker": ["node-2"], "target": ["sim"]}), id="one-of-each-1s"
+        Chosen(1, {"class": ["chat"], "stage": ["c8"], "worker": ["node-2"], "target": ["there:8000"]}),
+        id="one-of-each-1s",
     ),
     pytest.param(
         Chosen(60, {"class": ["chat", "long.report"], "stage": ["c4", "c8"], "worker": ["node-1", "node-2"]}),

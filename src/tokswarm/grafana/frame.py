@@ -158,7 +158,14 @@ def board(
         .with_variable(_run_variable(queries.PAST if run_of_any_time else queries.TIME))
         .with_variable(_several("class", "Class", "Traffic classes of the mix.", WINDOW.name))
         .with_variable(_several("stage", "Stage", "Load stages of the run.", WINDOW.name))
-        .with_variable(_several("target", "Target", "Endpoints the run was sent to.", REQUEST.name))
+        .with_variable(
+            _several(
+                "target",
+                "Target",
+                "Endpoints of the run, for requests and servers; the fleet's seconds are of all of them.",
+                REQUEST.name,
+            )
+        )
         .with_variable(_several("worker", "Worker", "Load-generator processes.", WORKER.name))
     )
     for variable in more_variables:

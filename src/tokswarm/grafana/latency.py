@@ -135,6 +135,15 @@ _TABLES = (
         units={"requests": COUNT, "output tokens": COUNT},
         hide_time=True,
     ),
+    rows(
+        "Targets in the time range",
+        MS,
+        "The same for each endpoint of the mix. Of mirrored traffic each got the same requests: what differs here is"
+        " the endpoint; of weighted or routed traffic compare classes first.",
+        q.request_table(_CLASS_COLUMNS, q.OK, by="target"),
+        units={"requests": COUNT, "output tokens": COUNT},
+        hide_time=True,
+    ),
     lines(
         "From sent and from due: whole request p99",
         MS,
@@ -142,7 +151,6 @@ _TABLES = (
         " bound on open requests held requests back: then users would have waited as long as the second line says.",
         q.requests([('percentile("e2e_ms", 99)', "from sent p99")], q.OK),
         q.from_due(99, "from due p99"),
-        width=24,
     ),
 )
 
