@@ -9,15 +9,18 @@ import polars as pl
 
 from tokswarm.errors import ReportError
 from tokswarm.insight import tables
+from tokswarm.insight.cliff_list import read_cliffs
 from tokswarm.insight.curve_page import curve_page
 from tokswarm.insight.measures import Measures
 from tokswarm.insight.run_file import RUN_FILE, RunFile
+from tokswarm.insight.server_stage import server_stages
 from tokswarm.insight.summary import SCHEMA_VERSION, Summary, summarise
 from tokswarm.traffic.units import dec_hook
 
 REQUESTS_FILE = "requests.parquet"
 WORKERS_FILE = "workers.parquet"
 FLEET_FILE = "fleet.parquet"
+SERVER_FILE = "server.parquet"
 SUMMARY_FILE = "summary.json"
 CURVE_FILE = "curve.html"
 
@@ -35,6 +38,12 @@ def write_report(run_dir: Path) -> Summary:
     fleet = None if FLEET_FILE in absent else _open_table(run_dir / FLEET_FILE, tables.FLEET)
     try:
         summary = summarise(run, requests, workers, fleet)
+        servers = tables.conform(_open_table(run_dir / SERVER_FILE, tables.SERVER), tables.SERVER, "server").collect()
+        summary = msgspec.structs.replace(
+            summary,
+            cliffs=read_cliffs(run_dir, run.stage_times),
+            servers=server_stages(servers, run.stage_times),
+        )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(run_dir, error) from error
     if absent:

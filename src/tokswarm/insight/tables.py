@@ -11,6 +11,7 @@ REQUESTS: dict[str, pl.DataType] = {
     "worker": pl.String(),
     "class_name": pl.String(),
     "stage": pl.String(),
+    "target": pl.String(),
     "outcome": pl.String(),
     "error": pl.String(),
     "sent_ns": pl.Int64(),
@@ -33,6 +34,8 @@ REQUESTS: dict[str, pl.DataType] = {
     "queue_wait_source": pl.String(),
     "slo_met": pl.Boolean(),
     "served_by": pl.String(),
+    "model": pl.String(),
+    "fell_back": pl.Boolean(),
     "merged_arrivals": pl.Int64(),
     "unstamped_arrivals": pl.Int64(),
     "coalesced": pl.Boolean(),
@@ -41,7 +44,14 @@ REQUESTS: dict[str, pl.DataType] = {
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
 
-APPENDED = {"coalesced": False, "abandoned_turns": 0, "log_removed": 0, "served_by": None}
+APPENDED = {
+    "coalesced": False,
+    "abandoned_turns": 0,
+    "served_by": None,
+    "model": None,
+    "fell_back": None,
+    "log_removed": 0,
+}
 """Columns that older runs do not have, and what their absence means."""
 
 WORKERS: dict[str, pl.DataType] = {
@@ -63,6 +73,19 @@ FLEET: dict[str, pl.DataType] = {
     "abandoned_turns": pl.Int64(),
 }
 """`fleet.parquet`: one row per class, stage and second (measure/window.py)."""
+
+_SERVER_TEXTS = ("target", "replica", "engine", "version")
+_SERVER_COUNTS = ("unix_ns", "up", "running", "waiting")
+_SERVER_FLOATS = (
+    *("kv_use_ratio", "hit_ratio", "prompt_tok_per_s", "finished_per_s", "preemptions_per_s", "evictions_per_s"),
+    *("evicted_tok_per_s", "recomputed_tok_per_s", "queue_wait_mean_ms", "queue_wait_p99_ms", "ttft_mean_ms"),
+)
+SERVER: dict[str, pl.DataType] = {
+    **dict.fromkeys(_SERVER_TEXTS, pl.String()),
+    **dict.fromkeys(_SERVER_COUNTS, pl.Int64()),
+    **dict.fromkeys(_SERVER_FLOATS, pl.Float64()),
+}
+"""`server.parquet`: one row per replica of a target and reading of its metrics (measure/server_second.py)."""
 
 
 def empty(columns: dict[str, pl.DataType]) -> pl.DataFrame:

@@ -8,10 +8,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tokswarm.master.cliff_watch import CliffWatch
 from tokswarm.master.clock import Clock
 from tokswarm.master.run import NEXT_STATES, RunInfo, RunState
 from tokswarm.measure.record import Outcome
-from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond, WindowRow
+from tokswarm.measure.server_second import ServerSecond
+from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond, WindowRow, WorkerSecond
+from tokswarm.traffic.plan import PlannedStage
 
 
 class RunJournal(Protocol):
@@ -19,6 +22,10 @@ class RunJournal(Protocol):
 
     def seconds(self, rows: list[FleetSecond]) -> None:
         """Closed seconds of the fleet."""
+        ...
+
+    def server(self, rows: list[ServerSecond]) -> None:
+        """What the servers behind the run's targets said of themselves."""
         ...
 
     def event(self, event: Event) -> None:
@@ -53,6 +60,7 @@ class Account:
         self._clock = clock
         self._on_change = on_change
         self._warmup_stages = warmup_stages
+        self._cliffs = CliffWatch()
         self._database_troubles: set[str] = set()
 
     def enter(self, state: RunState) -> None:
@@ -84,10 +92,31 @@ class Account:
         if not rows:
             return
         self._journal.seconds(rows)
+        for cliff in self._cliffs.take(rows):
+            self._journal.event(cliff)
         rates = [r.output_tok_per_s for r in rows if r.class_name == ALL_CLASSES and r.stage not in self._warmup_stages]
         if rates:
             peak_tok_per_s = max(float(max(rates)), self.info.peak_tok_per_s or 0.0)
             self.info = msgspec.structs.replace(self.info, peak_tok_per_s=peak_tok_per_s)
+
+    def server(self, rows: list[ServerSecond]) -> None:
+        """What the servers behind the targets said of themselves."""
+        self._journal.server(rows)
+        self._cliffs.server(rows)
+
+    def stage(self, stage: PlannedStage) -> None:
+        """A stage begins."""
+        self._cliffs.stage(stage)
+        self.change(stage=stage.name)
+
+    def health(self, second: WorkerSecond) -> None:
+        """How a worker did in one second."""
+        self._cliffs.health(second)
+
+    def server_trouble(self, title: str, text: str) -> None:
+        """That the servers' own metrics cannot be read; the run goes on without them."""
+        self.event("server-metrics", title, text)
+        self.note(f"{title}: {text}")
 
     def window(self, rows: Iterable[WindowRow]) -> None:
         """Add what a worker saw in one second to the totals."""
@@ -123,4 +152,6 @@ class Account:
 
     def close(self) -> list[str]:
         """Write the rest, in bounded time; notes on what was not delivered."""
+        for cliff in self._cliffs.close():
+            self._journal.event(cliff)
         return self._journal.close()

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from tokswarm.master.finish import read_summary
 from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.live import Live
 from tokswarm.master.run import LiveTick, MixFile, RunDetail, RunInfo, StartRequest, WorkerInfo
+from tokswarm.master.server_look import ServerLook
 from tokswarm.master.store import Store
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.mixfile import check_mix, parse_mix, read_mix_text
@@ -42,7 +44,7 @@ SUBMITTED_MAY_READ = ("OPENAI_BASE_URL",)
 TICK_EVENTS = 1000
 """Bound on events between two ticks."""
 
-OpenJournal = Callable[[str, Path, Callable[[list[FleetSecond], list[Event]], None]], RunJournal]
+OpenJournal = Callable[[str, Path, Callable[[Sequence[FleetSecond | ServerSecond | Event]], None]], RunJournal]
 
 
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,16 +65,21 @@ class RunControl:
         fleet: FleetLink,
         store: Store,
         preflight: Callable[[Mix, Target], PreflightResult],
+        watch_servers: Callable[[Mix], ServerLook],
         open_journal: OpenJournal,
         report: Callable[[Path], dict[str, Any]],
         new_clock: Callable[[], Clock],
         environ: Mapping[str, str],
     ) -> None:
-        """`environ` fills the `${NAME}`s of mixes; `new_clock` makes the clock of one run."""
+        """`environ` fills the `${NAME}`s of mixes; `new_clock` makes the clock of one run.
+
+        `watch_servers` makes what reads the metrics of a mix's servers.
+        """
         self._options = options
         self._fleet = fleet
         self._store = store
         self._preflight = preflight
+        self._watch_servers = watch_servers
         self._open_journal = open_journal
         self._report = report
         self._new_clock = new_clock
@@ -87,6 +94,7 @@ class RunControl:
         self._idle.set()
         self._ticker: gevent.Greenlet | None = None
         self._new_seconds: list[FleetSecond] = []
+        self._new_server: list[ServerSecond] = []
         self._new_events: deque[Event] = deque(maxlen=TICK_EVENTS)
 
     def open(self) -> None:
@@ -203,6 +211,11 @@ class RunControl:
         self._store.flush()
         return self._store.seconds(run_id)
 
+    def server_seconds(self, run_id: str) -> list[ServerSecond]:
+        """What the servers of a run said of themselves, all of it. UnknownRunError."""
+        self._store.flush()
+        return self._store.server_seconds(run_id)
+
     def mixes(self) -> list[MixFile]:
         """The mixes that can be started by name; one that cannot be read says so in its description."""
         return [self._mix_file(path) for path in sorted(self._options.mixes_dir.glob("*.yaml"))]
@@ -234,6 +247,8 @@ class RunControl:
         workers = self._workers_in_time(clock)
         endpoints, notes = look_at_targets(mix, stages, self._preflight)
         plan = self._plan(mix, stages, endpoints)
+        look = self._watch_servers(mix)
+        notes += look.find()
         run_dir = self._options.data_dir / "runs" / plan.run_id
         journal = self._open_journal(plan.run_id, run_dir, self._show)
         course = Course(
@@ -244,6 +259,7 @@ class RunControl:
             notes=notes,
             fleet=self._fleet,
             journal=journal,
+            servers=look,
             clock=clock,
             report=self._report,
             on_change=self._keep,
@@ -251,6 +267,7 @@ class RunControl:
         try:
             self._store.add_run(course.info, text)
         except TokswarmError:
+            look.stop()
             journal.close()
             raise
         self._last = course.info
@@ -340,9 +357,15 @@ class RunControl:
         except TokswarmError as error:
             _log.warning("run %s: %s; the run goes on", info.run_id, error)
 
-    def _show(self, seconds: list[FleetSecond], events: list[Event]) -> None:
-        self._new_seconds += seconds
-        self._new_events.extend(events)
+    def _show(self, entries: Sequence[FleetSecond | ServerSecond | Event]) -> None:
+        for entry in entries:
+            match entry:
+                case FleetSecond():
+                    self._new_seconds.append(entry)
+                case ServerSecond():
+                    self._new_server.append(entry)
+                case Event():
+                    self._new_events.append(entry)
 
     def _tick(self) -> None:
         due_s = time.monotonic()
@@ -350,10 +373,17 @@ class RunControl:
             due_s = max(due_s + TICK_S, time.monotonic())
             gevent.sleep(max(due_s - time.monotonic(), 0.001))
             seconds, self._new_seconds = self._new_seconds, []
+            server, self._new_server = self._new_server, []
             events = list(self._new_events)
             self._new_events.clear()
             self._live.publish(
-                LiveTick(run=self.active() or self._last, seconds=seconds, workers=self.workers(), events=events)
+                LiveTick(
+                    run=self.active() or self._last,
+                    seconds=seconds,
+                    workers=self.workers(),
+                    events=events,
+                    server=server,
+                )
             )
 
     def _mix_file(self, path: Path) -> MixFile:

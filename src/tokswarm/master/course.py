@@ -28,6 +28,7 @@ from tokswarm.master.run_folder import make_run_folder
 from tokswarm.master.run_record import RunRecord
 from tokswarm.master.run_report import report_on
 from tokswarm.master.search import TRIES_MOST
+from tokswarm.master.server_look import ServerLook
 from tokswarm.master.spending import Spending
 from tokswarm.measure.window import WorkerSecond
 from tokswarm.traffic.plan import Plan, PlannedStage, SearchPlan, Shard
@@ -81,6 +82,7 @@ class Course:
         notes: list[str],
         fleet: FleetLink,
         journal: RunJournal,
+        servers: ServerLook,
         clock: Clock,
         report: Callable[[Path], dict[str, Any]],
         on_change: Callable[[RunInfo], None],
@@ -91,6 +93,7 @@ class Course:
         self._run_dir = run_dir
         self._fleet = fleet
         self._clock = clock
+        self._servers = servers
         self._report = report
         now_s = clock.monotonic_s()
         self._crew = Crew(
@@ -209,6 +212,7 @@ class Course:
         stages = len(self._plan.stages)
         self._account.event("run", f"run {self._plan.run_id} began", f"{len(self._crew)} workers, {stages} stages")
         self._fleet.begin_load()
+        self._servers.start(self._account.server, self._account.server_trouble)
         self._watching = True
         for member in self._crew.all():
             member.heard_s = self._clock.monotonic_s()
@@ -234,6 +238,7 @@ class Course:
         self._stop_all(drain_s=0, reason=stopped_by)
         self._ending = True
         self._wait(lambda: not self._crew.without_final(), within_s=FINAL_TIMEOUT_S)
+        self._servers.stop()
         for member in self._crew.without_final():
             self._lose(member, f"sent no last word within {FINAL_TIMEOUT_S:g} s")
         self._wait(lambda: self._merge.missing == 0, within_s=STRAGGLERS_S)
@@ -260,6 +265,7 @@ class Course:
     def fail(self, error: str) -> None:
         """End the run as failed, here and now, with what there is."""
         self._watching = False
+        self._servers.stop()
         self._error = error
         if self.info.state.is_over:
             return
@@ -295,7 +301,7 @@ class Course:
             self._tally = ProbeTally(stage, goal=decided_for.goal, start_unix_ns=start_unix_ns)
         self._crew.expect_windows_from(start_s)
         self._windows_due = True
-        self._account.change(stage=stage.name)
+        self._account.stage(stage)
         text = f"{stage.duration_s:g} s, drain at most {stage.drain_s:g} s{', warm-up' if stage.warmup else ''}"
         self._account.event("stage", stage.name, text, unix_ns=start_unix_ns)
         self._record.times.append(
@@ -410,6 +416,7 @@ class Course:
         self._crew.take_second(member, second, now_s=received_s)
         self._merge.add(second.window)
         self._account.window(second.window.rows)
+        self._account.health(second.health)
         if self._tally is not None:
             self._tally.take(member.worker, second.window.second_unix, second.window.rows)
         self._end_early(BY_BUDGET, self._spending.take(member.worker, second.window.rows))

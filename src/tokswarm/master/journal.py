@@ -1,14 +1,15 @@
 """The master's own account of a run: its record log first, from there the database; the store; the live page.
 
-`llm_fleet` and `llm_event` reach the database the way the workers' records do: out of a log on the
+`llm_fleet`, `llm_server` and `llm_event` reach the database the way the workers' records do: out of a log on the
 disk, so that an outage only delays them.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokswarm.master.store import Store
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond
 from tokswarm.sink.influx import InfluxSink
 from tokswarm.sink.record_log import RecordLog
@@ -31,7 +32,7 @@ class Journal:
         run_dir: Path,
         store: Store,
         influx: InfluxSettings | None,
-        show: Callable[[list[FleetSecond], list[Event]], None],
+        show: Callable[[Sequence[FleetSecond | ServerSecond | Event]], None],
     ) -> None:
         """`influx` None: no database. `show` is told of everything new. LogError when the log cannot be made."""
         self._run_id = run_id
@@ -49,13 +50,20 @@ class Journal:
         for row in rows:
             self._record_log.append(row)
         self._store.add(self._run_id, rows)
-        self._show(rows, [])
+        self._show(rows)
+
+    def server(self, rows: list[ServerSecond]) -> None:
+        """What the servers behind the run's targets said of themselves."""
+        for row in rows:
+            self._record_log.append(row)
+        self._store.add(self._run_id, rows)
+        self._show(rows)
 
     def event(self, event: Event) -> None:
         """Something that belongs on every graph; given again with an end, it replaces the first."""
         self._record_log.append(event)
         self._store.add(self._run_id, [event])
-        self._show([], [event])
+        self._show([event])
 
     @property
     def database_error(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, WorkerSecond
 
 MASTER_ENDED = "the master ended during the run"
@@ -114,6 +115,8 @@ class LiveTick(msgspec.Struct, frozen=True, kw_only=True):
     seconds: list[FleetSecond]
     workers: list[WorkerInfo]
     events: list[Event]
+    server: list[ServerSecond] = []
+    """What the servers behind the targets said of themselves."""
 
 
 class RunControl(Protocol):
@@ -141,6 +144,10 @@ class RunControl(Protocol):
 
     def seconds(self, run_id: str) -> list[FleetSecond]:
         """All seconds of a run, for the charts of past runs. UnknownRunError."""
+        ...
+
+    def server_seconds(self, run_id: str) -> list[ServerSecond]:
+        """What the servers of a run said of themselves, all of it. UnknownRunError."""
         ...
 
     def mixes(self) -> list[MixFile]:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from tokswarm.master.journal import Journal
 from tokswarm.master.link import Received
 from tokswarm.master.local import Command, LocalWorkers, worker_command
 from tokswarm.master.preflight import preflight
+from tokswarm.master.server_watch import watch_servers
 from tokswarm.master.store import Store
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event as RunEvent
 from tokswarm.measure.window import FleetSecond
 from tokswarm.resources import resource_dir
@@ -117,6 +119,7 @@ class Service:
             fleet=self.fleet,
             store=self._store,
             preflight=check_endpoint,
+            watch_servers=watch_servers,
             open_journal=self._open_journal,
             report=report,
             new_clock=SystemClock,
@@ -257,7 +260,7 @@ class Service:
             ) from error
 
     def _open_journal(
-        self, run_id: str, run_dir: Path, show: Callable[[list[FleetSecond], list[RunEvent]], None]
+        self, run_id: str, run_dir: Path, show: Callable[[Sequence[FleetSecond | ServerSecond | RunEvent]], None]
     ) -> Journal:
         return Journal(run_id=run_id, run_dir=run_dir, store=self._store, influx=self._influx, show=show)
 

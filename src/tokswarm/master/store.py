@@ -8,7 +8,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import gevent
 import msgspec
@@ -16,18 +16,26 @@ from gevent.threadpool import ThreadPool
 
 from tokswarm.errors import TokswarmError, UnknownRunError
 from tokswarm.master.run import MASTER_ENDED, RunInfo, RunState
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 FLUSH_INTERVAL_S = 1.0
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TEXT_COLUMNS = ("class_name", "stage", "finished")
 _REAL_ENDINGS = ("_ms", "_ratio")
 SECOND_COLUMNS = FleetSecond.__struct_fields__
 """The columns of `seconds` after `run_id`: the fields of FleetSecond; `finished` is JSON text."""
+
+
+SERVER_COLUMNS = ServerSecond.__struct_fields__
+"""The columns of `server_seconds` after `run_id`: the fields of ServerSecond."""
+
+Entry = FleetSecond | ServerSecond | Event
+"""What a run adds while it goes on."""
 
 
 def _column(name: str) -> str:
@@ -36,6 +44,16 @@ def _column(name: str) -> str:
     return f"{name} {'REAL' if name.endswith(_REAL_ENDINGS) else 'INTEGER'}"
 
 
+_SERVER_TYPES = {str: "TEXT NOT NULL", str | None: "TEXT", int: "INTEGER NOT NULL", int | None: "INTEGER"}
+_SERVER_SCHEMA = f"""
+CREATE TABLE server_seconds (
+    run_id TEXT NOT NULL,
+    {", ".join(f"{name} {_SERVER_TYPES.get(kind, 'REAL')}" for name, kind in get_type_hints(ServerSecond).items())},
+    PRIMARY KEY (run_id, unix_ns, target, replica)
+) WITHOUT ROWID;
+"""
+_FROM_2 = f"BEGIN; {_SERVER_SCHEMA} PRAGMA user_version = 3; COMMIT;"
+"""What a store of the version before lacks."""
 _SCHEMA = f"""
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY,
@@ -58,13 +76,18 @@ CREATE TABLE events (
     end_unix_ns INTEGER,
     PRIMARY KEY (run_id, unix_ns, kind, title)
 ) WITHOUT ROWID;
+{_SERVER_SCHEMA}
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 
-_INSERT_SECOND = (
-    f"INSERT OR REPLACE INTO seconds (run_id, {', '.join(SECOND_COLUMNS)}) "  # noqa: S608 -- column names of our own struct
-    f"VALUES ({', '.join('?' * (len(SECOND_COLUMNS) + 1))})"
-)
+
+def _insertion(table: str, columns: tuple[str, ...]) -> str:
+    values = ", ".join("?" * (len(columns) + 1))
+    return f"INSERT OR REPLACE INTO {table} (run_id, {', '.join(columns)}) VALUES ({values})"  # noqa: S608 -- names of our own
+
+
+_INSERT_SECOND = _insertion("seconds", SECOND_COLUMNS)
+_INSERT_SERVER = _insertion("server_seconds", SERVER_COLUMNS)
 
 
 class Store:
@@ -76,7 +99,7 @@ class Store:
         """Seconds and events that could not be written; they are in the run's own log."""
         self._writes = ThreadPool(1)
         self._reads = ThreadPool(1)
-        self._pending: list[tuple[str, FleetSecond | Event]] = []
+        self._pending: list[tuple[str, Entry]] = []
         self._writer: gevent.Greenlet | None = None
         self._warned = False
         self._closed = False
@@ -128,7 +151,7 @@ class Store:
             )
         )
 
-    def add(self, run_id: str, entries: Iterable[FleetSecond | Event]) -> None:
+    def add(self, run_id: str, entries: Iterable[Entry]) -> None:
         """Seconds and events of a run; written within the second, or by `flush`. One given again replaces the first."""
         self._pending += [(run_id, entry) for entry in entries]
 
@@ -167,6 +190,15 @@ class Store:
             (run_id,),
         )
         return [_second(row) for row in rows]
+
+    def server_seconds(self, run_id: str) -> list[ServerSecond]:
+        """What the servers of a run said of themselves, oldest first. UnknownRunError."""
+        self.run(run_id)
+        rows = self._read(
+            f"SELECT {', '.join(SERVER_COLUMNS)} FROM server_seconds WHERE run_id = ? ORDER BY unix_ns, replica",  # noqa: S608 -- column names of our own struct
+            (run_id,),
+        )
+        return [ServerSecond(**dict(zip(SERVER_COLUMNS, row, strict=True))) for row in rows]
 
     def events(self, run_id: str) -> list[Event]:
         """All events of a run, oldest first. UnknownRunError."""
@@ -208,6 +240,8 @@ class Store:
         version = self._write_to.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._write_to.executescript(_SCHEMA)
+        elif version == 2:
+            self._write_to.executescript(_FROM_2)
         elif version != SCHEMA_VERSION:
             raise TokswarmError(
                 f"the run store {self.path} has schema {version}, this tokswarm reads {SCHEMA_VERSION}",
@@ -251,9 +285,13 @@ class Store:
             self.flush()
 
 
-def _insert(db: sqlite3.Connection, entries: list[tuple[str, FleetSecond | Event]]) -> None:
+def _insert(db: sqlite3.Connection, entries: list[tuple[str, Entry]]) -> None:
     seconds = [(run_id, *_values(entry)) for run_id, entry in entries if isinstance(entry, FleetSecond)]
     db.executemany(_INSERT_SECOND, seconds)
+    servers = [
+        (run_id, *msgspec.structs.astuple(entry)) for run_id, entry in entries if isinstance(entry, ServerSecond)
+    ]
+    db.executemany(_INSERT_SERVER, servers)
     db.executemany(
         "INSERT OR REPLACE INTO events (run_id, unix_ns, kind, title, text, end_unix_ns) VALUES (?, ?, ?, ?, ?, ?)",
         [

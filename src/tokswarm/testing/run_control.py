@@ -15,6 +15,7 @@ from gevent.event import Event as Signal
 
 from tokswarm.errors import BusyError, ConfigError, FleetError, TokswarmError, UnknownRunError
 from tokswarm.master.run import LiveTick, MixFile, RunControl, RunDetail, RunInfo, RunState, StartRequest, WorkerInfo
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond, WorkerSecond
 
 SWEEP = (1, 2, 4, 8, 16, 32)
@@ -122,6 +123,10 @@ class ScriptedControl:
         """All seconds of a run."""
         self._info(run_id)
         return self._seconds[run_id]
+
+    def server_seconds(self, run_id: str) -> list[ServerSecond]:
+        """What its endpoint says of itself, one reading for each second."""
+        return _readings(self.seconds(run_id))
 
     def mixes(self) -> list[MixFile]:
         """One mix."""
@@ -242,7 +247,7 @@ class ScriptedControl:
     def _make_tick(self, seconds: list[FleetSecond]) -> LiveTick:
         newest = next(iter(self.runs()), None)
         events, self._fresh = self._fresh, []
-        return LiveTick(run=newest, seconds=seconds, workers=self.workers(), events=events)
+        return LiveTick(run=newest, seconds=seconds, workers=self.workers(), events=events, server=_readings(seconds))
 
     def _worker(self, name: str, active: RunInfo | None) -> WorkerInfo:
         running = active is not None and active.state is RunState.RUNNING
@@ -286,6 +291,23 @@ def _description() -> str:
 
 def _target_url() -> str:
     return "http://127.0.0.1:8100/v1"
+
+
+def _readings(seconds: list[FleetSecond]) -> list[ServerSecond]:
+    return [
+        ServerSecond(
+            unix_ns=second.second_unix * 10**9 + 500_000_000,
+            target="127.0.0.1:8100",
+            replica="127.0.0.1:8100",
+            up=1,
+            engine="vllm",
+            running=min(second.in_flight, SATURATION),
+            waiting=max(0, second.in_flight - SATURATION),
+            kv_use_ratio=min(1.0, second.in_flight / SATURATION),
+        )
+        for second in seconds
+        if second.class_name == ALL_CLASSES
+    ]
 
 
 def _second(now_s: int, name: str, concurrency: int, *, share: float, workers: int) -> FleetSecond:

@@ -242,6 +242,10 @@ class Target(Spec, frozen=True, kw_only=True):
     """Sent with every request; a value `env:NAME` is resolved on the worker."""
     tls: Tls = Tls()
     """For https targets."""
+    metrics: str | Annotated[list[str], Meta(min_length=1)] = "auto"
+    """Where the server's own metrics are, read once a second: auto, off, an address, or one for each replica."""
+    metrics_key: str | None = None
+    """A reference to the key of those addresses, resolved on the master; None: they get no key."""
     connect_timeout: Duration = Duration.parse("10s")
     first_byte_timeout: Duration = Duration.parse("120s")
     gap_timeout: Duration = Duration.parse("60s")

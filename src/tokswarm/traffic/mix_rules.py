@@ -54,6 +54,8 @@ _ABORT_RULES = ("error_share", "ttft_p99", "itl_p99", "e2e_p99")
 _SHORTEST_STEP_NS = 4_000_000_000
 _SHORTEST_ABORT_NS = 1_000_000_000
 _OWN_FIELDS = {"model", "messages", "prompt", "input", "max_tokens", "max_output_tokens", "stream"}
+MAX_METRICS_ADDRESSES = 64
+"""Each is asked once a second by the master."""
 _TIMEOUTS = ("connect_timeout", "first_byte_timeout", "gap_timeout", "timeout")
 
 
@@ -148,6 +150,7 @@ def _target(target: Target, path: str) -> Iterator[Problem]:
         )
     for name, value in target.headers.items():
         yield from _header(name, value, f"{path}.headers.{name}", has_key=target.key is not None)
+    yield from _metrics(target, path)
     if target.prompt_format == "token_ids" and target.api != "completions":
         yield Problem(f"{path}.prompt_format", "token_ids goes with `api: completions` only")
     for name in target.extra_body:
@@ -156,6 +159,26 @@ def _target(target: Target, path: str) -> Iterator[Problem]:
     for name in _TIMEOUTS:
         if getattr(target, name).nanoseconds == 0:
             yield Problem(f"{path}.{name}", "must be longer than 0s")
+
+
+def _metrics(target: Target, path: str) -> Iterator[Problem]:
+    """What is wrong with where the server's metrics are."""
+    if isinstance(target.metrics, str):
+        named = {} if target.metrics in {"auto", "off"} else {f"{path}.metrics": target.metrics}
+    else:
+        named = {f"{path}.metrics[{index}]": url for index, url in enumerate(target.metrics)}
+    for where, url in named.items():
+        if what := _bad_url(url):
+            yield Problem(where, what, "write auto, off, or addresses such as http://host:8000/metrics")
+    if len(named) > MAX_METRICS_ADDRESSES:
+        yield Problem(f"{path}.metrics", f"has {len(named)} addresses, at most {MAX_METRICS_ADDRESSES} are read")
+    if target.metrics_key is None:
+        return
+    if not _KEY_REFERENCE.fullmatch(target.metrics_key):
+        what = "is not a reference but perhaps the key itself; a mix is stored, so it must not hold one"
+        yield Problem(f"{path}.metrics_key", what, "write env:NAME or file:PATH; the master reads the key from there")
+    elif target.metrics == "off":
+        yield Problem(f"{path}.metrics_key", "goes with metrics that are read; here they are off")
 
 
 def _bad_url(url: str) -> str:

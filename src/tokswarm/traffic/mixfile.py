@@ -14,7 +14,7 @@ from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.mix_rules import broken_rules
 from tokswarm.traffic.units import dec_hook, enc_hook
 
-_UNQUOTED = ("target.key", "target.headers", "targets.key", "targets.headers")
+_UNQUOTED = tuple(f"{place}.{key}" for place in ("target", "targets") for key in ("key", "headers", "metrics_key"))
 """Where a key may stand by mistake: such values never appear in a message."""
 
 

@@ -5,10 +5,10 @@ says what happened; every error is a `Problem`. docs/api.md has an example of ea
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import gevent
 import msgspec
@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException
 
 from tokswarm.errors import ConfigError, PreflightError, TokswarmError
 from tokswarm.master.run import RunControl, RunInfo, StartRequest
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import FleetSecond
 from tokswarm.version import VERSION
 from tokswarm.web import openapi, problem, shapes
@@ -26,6 +27,8 @@ from tokswarm.web.problem import Problem
 from tokswarm.web.starts import Starts
 
 logger = logging.getLogger(__name__)
+
+_Second = TypeVar("_Second", FleetSecond, ServerSecond)
 
 PREFIX = "/api/v1"
 
@@ -123,16 +126,24 @@ def get_seconds(api: Api, run_id: str) -> Response:
     seconds = api.control.seconds(run_id)
     if wanted is not None:
         seconds = [each for each in seconds if each.class_name == wanted]
-    return Response(_in_blocks(seconds), mimetype="application/json", headers={"Cache-Control": "no-store"})
+    return _in_blocks(seconds, shapes.second)
 
 
-def _in_blocks(seconds: list[FleetSecond]) -> Iterator[bytes]:
-    yield b"["
-    for start in range(0, len(seconds), SECONDS_PER_BLOCK):
-        block = msgspec.json.encode([shapes.second(each) for each in seconds[start : start + SECONDS_PER_BLOCK]])
-        yield (b"," if start else b"") + block[1:-1]
-        gevent.sleep(0.001)
-    yield b"]"
+def get_server_seconds(api: Api, run_id: str) -> Response:
+    """What the servers of a run said of themselves, oldest first."""
+    return _in_blocks(api.control.server_seconds(run_id), shapes.server_second)
+
+
+def _in_blocks(seconds: Sequence[_Second], shape: Callable[[_Second], shapes.Plain]) -> Response:
+    def blocks() -> Iterator[bytes]:
+        yield b"["
+        for start in range(0, len(seconds), SECONDS_PER_BLOCK):
+            block = msgspec.json.encode([shape(each) for each in seconds[start : start + SECONDS_PER_BLOCK]])
+            yield (b"," if start else b"") + block[1:-1]
+            gevent.sleep(0.001)
+        yield b"]"
+
+    return Response(blocks(), mimetype="application/json", headers={"Cache-Control": "no-store"})
 
 
 def get_file(api: Api, run_id: str, name: str) -> Response:
@@ -193,6 +204,7 @@ ROUTES = (
     Route("GET", "/runs/<run_id>", get_run),
     Route("POST", "/runs/<run_id>/stop", stop_run),
     Route("GET", "/runs/<run_id>/seconds", get_seconds),
+    Route("GET", "/runs/<run_id>/server", get_server_seconds),
     Route("GET", "/runs/<run_id>/files/<name>", get_file),
     Route("GET", "/live", get_live),
     Route("GET", "/openapi.json", get_openapi),

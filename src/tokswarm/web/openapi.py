@@ -15,6 +15,7 @@ _SHAPES: dict[str, Any] = {
     "MixFile": MixFile,
     "Worker": shapes.WORKER,
     "FleetSecond": shapes.FLEET_SECOND,
+    "ServerSecond": shapes.SERVER_SECOND,
     "RunDetail": shapes.RUN_DETAIL,
     "LiveTick": shapes.LIVE_TICK,
     "Health": shapes.Health,
@@ -89,6 +90,15 @@ def _paths() -> dict[str, Any]:
                 _array("FleetSecond"),
                 problems={404: "No such run."},
                 parameters=[*run, _CLASS],
+            )
+        },
+        "/runs/{run_id}/server": {
+            "get": _operation(
+                "listServerSeconds",
+                "What the servers of a run said of themselves, oldest first",
+                _array("ServerSecond"),
+                problems={404: "No such run."},
+                parameters=run,
             )
         },
         "/runs/{run_id}/files/{name}": {"get": _file(run)},

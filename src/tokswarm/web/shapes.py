@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import asdict, fields
 
 from tokswarm.master.run import LiveTick, RunDetail, RunInfo, WorkerInfo
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, WorkerSecond
 
 Plain = dict[str, Any]
@@ -22,6 +23,7 @@ def _as_object(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 FLEET_SECOND = _as_object(FleetSecond)
 WORKER_SECOND = _as_object(WorkerSecond)
+SERVER_SECOND = _as_object(ServerSecond)
 EVENT = _as_object(Event)
 WORKER = msgspec.defstruct(
     "Worker",
@@ -40,6 +42,7 @@ LIVE_TICK = msgspec.defstruct(
         ("seconds", list[FLEET_SECOND]),  # type: ignore[valid-type]
         ("workers", list[WORKER]),  # type: ignore[valid-type]
         ("events", list[EVENT]),  # type: ignore[valid-type]
+        ("server", list[SERVER_SECOND]),  # type: ignore[valid-type]
     ],
     kw_only=True,
 )
@@ -55,6 +58,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 def second(value: FleetSecond) -> Plain:
     """One second of the fleet."""
+    return asdict(value)
+
+
+def server_second(value: ServerSecond) -> Plain:
+    """One reading of a server's own metrics."""
     return asdict(value)
 
 
@@ -80,4 +88,5 @@ def live_tick(value: LiveTick) -> Plain:
         "seconds": [second(each) for each in value.seconds],
         "workers": [worker(each) for each in value.workers],
         "events": [event(each) for each in value.events],
+        "server": [server_second(each) for each in value.server],
     }

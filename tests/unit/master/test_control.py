@@ -11,7 +11,7 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
-from virtual_fleet import MemoryJournal, VirtualFleet
+from virtual_fleet import MemoryJournal, NoServers, VirtualFleet
 
 from tokswarm.errors import BusyError, ConfigError, FleetError, PreflightError, TokswarmError, UnknownRunError
 from tokswarm.master.control import ControlOptions, RunControl, new_run_id
@@ -35,19 +35,19 @@ load:
 class StoringJournal(MemoryJournal):
     """Keeps and shows, as the real one does."""
 
-    def __init__(self, run_id: str, store: Store, show: Callable[[Any, Any], None]) -> None:
+    def __init__(self, run_id: str, store: Store, show: Callable[[Any], None]) -> None:
         super().__init__()
         self._run_id, self._store, self._show = run_id, store, show
 
     def seconds(self, rows: list[Any]) -> None:
         super().seconds(rows)
         self._store.add(self._run_id, rows)
-        self._show(rows, [])
+        self._show(rows)
 
     def event(self, event: Any) -> None:
         super().event(event)
         self._store.add(self._run_id, [event])
-        self._show([], [event])
+        self._show([event])
 
 
 class Desk:
@@ -70,6 +70,7 @@ class Desk:
             fleet=self.fleet,
             store=self.store,
             preflight=self._preflight,
+            watch_servers=lambda mix: NoServers(),
             open_journal=lambda run_id, run_dir, show: StoringJournal(run_id, self.store, show),
             report=self._report,
             new_clock=lambda: self.fleet.clock,

@@ -1,7 +1,7 @@
 """The master's own account of a run: log, store, page, and a database that may be away."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gevent
@@ -12,6 +12,7 @@ from tokswarm.master.journal import Journal
 from tokswarm.master.merge import fleet_seconds
 from tokswarm.master.run import RunInfo, RunState
 from tokswarm.master.store import Store
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow
 from tokswarm.sink.record_log import read_log
 from tokswarm.sink.settings import InfluxSettings
@@ -20,6 +21,9 @@ ROWS = fleet_seconds(
     EPOCH_UNIX_S,
     [Window(worker="a", second_unix=EPOCH_UNIX_S, sequence=0, rows=[WindowRow(class_name="chat", stage="s")])],
     (),
+)
+SERVER = ServerSecond(
+    unix_ns=EPOCH_UNIX_S * 10**9, target="t", replica="h:1", up=1, engine="vllm", waiting=3, hit_ratio=0.5
 )
 EVENT = Event(unix_ns=EPOCH_UNIX_S * 10**9, kind="stage", title="s", text="begun")
 
@@ -37,10 +41,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 class Shown:
     def __init__(self) -> None:
-        self.entries: list[FleetSecond | Event] = []
+        self.entries: list[FleetSecond | ServerSecond | Event] = []
 
-    def __call__(self, seconds: list[FleetSecond], events: list[Event]) -> None:
-        self.entries += [*seconds, *events]
+    def __call__(self, entries: Sequence[FleetSecond | ServerSecond | Event]) -> None:
+        self.entries += entries
 
 
 def journal_of(tmp_path: Path, store: Store, shown: Shown, influx: InfluxSettings | None = None) -> Journal:
@@ -52,13 +56,15 @@ def test_everything_reaches_log_store_and_page(tmp_path: Path, store: Store) -> 
     journal = journal_of(tmp_path, store, shown)
     journal.event(EVENT)
     journal.seconds(ROWS)
+    journal.server([SERVER])
     assert journal.database_error == ""
     assert journal.close() == []
     assert journal.close() == []
     with read_log(tmp_path / "run" / "logs" / "master.log") as entries:
-        assert [entry for entry, _ in entries] == [EVENT, *ROWS]
+        assert [entry for entry, _ in entries] == [EVENT, *ROWS, SERVER]
     assert (store.events("r1"), store.seconds("r1")) == ([EVENT], sorted(ROWS, key=lambda row: row.class_name))
-    assert shown.entries == [EVENT, *ROWS]
+    assert store.server_seconds("r1") == [SERVER]
+    assert shown.entries == [EVENT, *ROWS, SERVER]
 
 
 def test_a_database_that_is_away_is_told_of_and_loses_nothing(

@@ -10,6 +10,7 @@ import pytest
 from tokswarm.errors import TokswarmError, UnknownRunError
 from tokswarm.master.run import RunInfo, RunState
 from tokswarm.master.store import Store
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond
 
 
@@ -66,6 +67,25 @@ def test_what_was_stored_is_read_back_equal(store: Store) -> None:
     assert store.events("r1") == events
 
 
+def test_a_store_of_the_version_before_gains_the_table_of_servers(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    first = Store(path)
+    first.open()
+    first.add_run(info("r1"), "")
+    first.close()
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE server_seconds")
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    again = Store(path)
+    again.open()
+    said = ServerSecond(unix_ns=5, target="t", replica="h:1", up=1, version="1", running=2, preemptions_per_s=1.0)
+    again.add("r1", [said, msgspec.structs.replace(said, unix_ns=4, up=0)])
+    again.flush()
+    assert again.server_seconds("r1") == [msgspec.structs.replace(said, unix_ns=4, up=0), said]
+    again.close()
+
+
 def test_runs_come_newest_first(store: Store) -> None:
     for number in (2, 3, 1):
         store.add_run(info(f"r{number}", started=number), "")
@@ -116,7 +136,7 @@ def test_a_run_that_was_under_way_when_the_master_died_is_failed_with_its_second
     first.close()
 
 
-@pytest.mark.parametrize("question", ["run", "seconds", "events"])
+@pytest.mark.parametrize("question", ["run", "seconds", "server_seconds", "events"])
 def test_an_unknown_run_is_an_error(store: Store, question: str) -> None:
     with pytest.raises(UnknownRunError, match="no run has the id 'nope'"):
         getattr(store, question)("nope")
@@ -128,7 +148,7 @@ def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     db.close()
     store = Store(path)
-    with pytest.raises(TokswarmError, match="has schema 99, this tokswarm reads 2"):
+    with pytest.raises(TokswarmError, match="has schema 99, this tokswarm reads 3"):
         store.open()
     store.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 from tokswarm.master.course import Course
 from tokswarm.master.link import FleetWorker, Received
 from tokswarm.master.run import RunInfo
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow, WorkerSecond
 from tokswarm.traffic.mix import Distribution, Mix, Output, Prompt, Slo, Stage, Target, TrafficClass
 from tokswarm.traffic.plan import ClosedLoop, Plan, PlannedStage, TokenFit
@@ -222,11 +223,15 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.rows: list[FleetSecond] = []
         self.events: list[Event] = []
+        self.server_rows: list[ServerSecond] = []
         self.database_error = ""
         self.closed = 0
 
     def seconds(self, rows: list[FleetSecond]) -> None:
         self.rows += rows
+
+    def server(self, rows: list[ServerSecond]) -> None:
+        self.server_rows += rows
 
     def event(self, event: Event) -> None:
         self.events.append(event)
@@ -237,6 +242,24 @@ class MemoryJournal:
 
     def titles(self, kind: str) -> list[str]:
         return [event.title for event in self.events if event.kind == kind]
+
+
+class NoServers:
+    """Satisfies ServerLook: there is nothing to look at, unless the test tells what was read."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[list[ServerSecond]], None] | None = None
+        self.trouble: Callable[[str, str], None] | None = None
+        self.stopped = 0
+
+    def find(self) -> list[str]:
+        return []
+
+    def start(self, on_seconds: Callable[[list[ServerSecond]], None], on_trouble: Callable[[str, str], None]) -> None:
+        self.tell, self.trouble = on_seconds, on_trouble
+
+    def stop(self) -> None:
+        self.stopped += 1
 
 
 def health(worker: str, second_unix: int) -> WorkerSecond:
@@ -306,6 +329,7 @@ class Stand:
     ) -> None:
         self.fleet = fleet
         self.journal = MemoryJournal()
+        self.servers = NoServers()
         self.states: list[str] = []
         self.run_dir = tmp_path / "run"
         self.course = Course(
@@ -316,6 +340,7 @@ class Stand:
             notes=["found by the preflight"],
             fleet=fleet,
             journal=self.journal,
+            servers=self.servers,
             clock=fleet.clock,
             report=report or (lambda run_dir: {"verdict": {"state": "valid", "reasons": []}, "bend": None}),
             on_change=self._heard,

@@ -38,6 +38,8 @@ target:
   key: env:OPENAI_API_KEY
   headers: {x-region: eu-1, authorization-extra: env:EXTRA}
   tls: {verify: false, ca_file: /etc/ssl/own.pem}
+  metrics: [https://a.example.com/metrics, https://b.example.com/metrics]
+  metrics_key: file:/etc/metrics-key
   connect_timeout: 1s
   first_byte_timeout: 2s
   gap_timeout: 3s

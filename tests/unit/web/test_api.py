@@ -213,8 +213,20 @@ def test_seconds_are_objects_and_can_be_of_one_class(client: FlaskClient, contro
     assert chat[0]["finished"] == {"ok": 1}
 
 
+def test_what_the_servers_said_are_objects_too(client: FlaskClient, control: ScriptedControl) -> None:
+    run_id = start(client)
+    control.advance(2)
+
+    [first, second] = get(client, f"/runs/{run_id}/server")
+
+    assert second["unix_ns"] - first["unix_ns"] == 10**9
+    assert (first["engine"], first["up"], first["running"], first["hit_ratio"]) == ("vllm", 1, 1, None)
+
+
 def test_a_run_without_seconds_has_an_empty_list(client: FlaskClient) -> None:
-    assert get(client, f"/runs/{start(client)}/seconds") == []
+    run_id = start(client)
+    assert get(client, f"/runs/{run_id}/seconds") == []
+    assert get(client, f"/runs/{run_id}/server") == []
 
 
 def test_many_seconds_come_in_blocks_that_join(
@@ -229,7 +241,7 @@ def test_many_seconds_come_in_blocks_that_join(
     assert [s["second_unix"] for s in get(client, f"/runs/{run_id}/seconds")] == list(range(2 * SECONDS_PER_BLOCK + 1))
 
 
-@pytest.mark.parametrize("path", ["/runs/x", "/runs/x/seconds", "/runs/x/files/summary.json"])
+@pytest.mark.parametrize("path", ["/runs/x", "/runs/x/seconds", "/runs/x/server", "/runs/x/files/summary.json"])
 def test_an_unknown_run_is_not_found(client: FlaskClient, path: str) -> None:
     assert "no run 'x'" in get(client, path, 404)["error"]
 
@@ -367,6 +379,7 @@ def test_answers_are_as_the_document_says(client: FlaskClient, control: Scripted
         ("/runs/{run_id}", "get", "404", get(client, "/runs/x", 404)),
         ("/runs/{run_id}/stop", "post", "202", post(client, f"/runs/{busy}/stop", status=202)),
         ("/runs/{run_id}/seconds", "get", "200", get(client, f"/runs/{busy}/seconds")),
+        ("/runs/{run_id}/server", "get", "200", get(client, f"/runs/{busy}/server")),
         ("/health", "get", "200", get(client, "/health")),
     ]
 
@@ -388,5 +401,5 @@ def test_the_document_tells_a_wrong_answer_from_a_right_one(client: FlaskClient,
 def test_the_scripted_control_is_a_run_control(control: ScriptedControl) -> None:
     names = [name for name in vars(RunControl) if not name.startswith("_")]
 
-    assert len(names) == 8
+    assert len(names) == 9
     assert all(callable(getattr(control, name)) for name in names)

@@ -17,6 +17,7 @@ export const runs = () => get("/runs");
 export const run = (id) => get(`/runs/${encodeURIComponent(id)}`);
 export const seconds = (id, className) =>
   get(`/runs/${encodeURIComponent(id)}/seconds?class=${encodeURIComponent(className)}`);
+export const server = (id) => get(`/runs/${encodeURIComponent(id)}/server`);
 export const start = (request) => post("/runs", request);
 export const stop = (id) => post(`/runs/${encodeURIComponent(id)}/stop`);
 export const fileUrl = (id, name) => `${PREFIX}/runs/${encodeURIComponent(id)}/files/${name}`;

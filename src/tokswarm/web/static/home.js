@@ -57,6 +57,7 @@ export class Home {
     if (tick.run === null) return;
     if (this.#follow(tick.run)) this.#reload();
     this.#series.add(tick.seconds);
+    this.#series.addServer(tick.server);
     this.events.add(tick.events);
     this.#draw();
   }
@@ -92,8 +93,10 @@ export class Home {
         this.form.prefer(runs[0].mix_name);
         this.#follow(runs[0]);
         const series = this.#series;
-        const [seconds, detail] = await Promise.all([api.seconds(series.runId, ALL), api.run(series.runId)]);
+        const id = series.runId;
+        const [seconds, server, detail] = await Promise.all([api.seconds(id, ALL), api.server(id), api.run(id)]);
         series.add(seconds);
+        series.addServer(server);
         if (series === this.#series) this.events.add(detail.events);
       }
       this.trouble.replaceChildren();

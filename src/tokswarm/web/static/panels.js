@@ -15,9 +15,13 @@ const PANELS = [
   },
   {
     title: "In flight",
-    about: "requests sent and not done",
+    about: "sent and not done, and in the servers",
     format: (value) => compact(value),
-    lines: [["requests", 1, field("in_flight")]],
+    lines: [
+      ["sent", 1, field("in_flight")],
+      ["server batch", 3, field("server_running")],
+      ["server queue", 2, field("server_waiting")],
+    ],
   },
   {
     title: "Request rate",
@@ -48,13 +52,15 @@ const PANELS = [
   },
   {
     title: "Queue wait",
-    about: "as the server reports it",
+    about: "by the answers, and by the server's histogram",
     format: ms,
     lines: [
       ["p50", 1, field("queue_wait_p50_ms")],
       ["p99", 2, field("queue_wait_p99_ms")],
+      ["server mean", 3, field("server_queue_wait_mean_ms")],
+      ["server p99", 4, field("server_queue_wait_p99_ms")],
     ],
-    empty: "This server does not report queue waits per request.",
+    empty: "This server reports queue waits neither per request nor in its metrics.",
   },
   {
     title: "Cached share",
@@ -65,6 +71,13 @@ const PANELS = [
       ["ideal cache", 6, field("ideal_cached_ratio")],
     ],
     empty: "This server does not say how many prompt tokens were cached.",
+  },
+  {
+    title: "KV cache",
+    about: "in use, of the fullest server",
+    format: percent,
+    lines: [["in use", 3, field("server_kv_use_ratio")]],
+    empty: "No server metrics were read, or they do not say it.",
   },
 ];
 

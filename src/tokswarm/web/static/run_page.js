@@ -81,9 +81,11 @@ export class RunPage {
 
   async #load() {
     try {
-      const [detail, seconds] = await Promise.all([api.run(this.runId), api.seconds(this.runId, this.#series.className)]);
+      const id = this.runId;
+      const [detail, seconds, server] = await Promise.all([api.run(id), api.seconds(id, this.#series.className), api.server(id)]);
       this.#detail = detail;
       this.#series.add(seconds);
+      this.#series.addServer(server);
     } catch (problem) {
       const home = h("p", {}, h("a", { href: "/" }, "To all runs"));
       fill(this.main, h("section", { class: "card" }, h("h1", {}, "Not found"), problemBox(problem), home));
@@ -109,6 +111,7 @@ export class RunPage {
     const justEnded = isOver(tick.run) && !isOver(this.#detail.info);
     this.#detail.info = tick.run;
     this.#series.add(tick.seconds);
+    this.#series.addServer(tick.server);
     this.events.add(tick.events);
     this.#draw();
     if (justEnded) this.#load();
@@ -120,6 +123,7 @@ export class RunPage {
     this.#drawReport();
     try {
       series.add(await api.seconds(this.runId, series.className));
+      series.addServer(await api.server(this.runId));
     } catch (problem) {
       fill(this.verdict, problemBox(problem));
     }

@@ -6,6 +6,7 @@ const SUMMED = ["output_tok_per_s", "offered_per_s", "started_per_s", "in_flight
 
 export class Series {
   #rows = new Map();
+  #servers = new Map();
   #sorted = null;
 
   constructor(runId, className) {
@@ -20,6 +21,16 @@ export class Series {
     this.#sorted = null;
   }
 
+  /** What the servers said of themselves: the newest reading of each replica in each second. */
+  addServer(readings) {
+    for (const reading of readings) {
+      const second = Math.floor(reading.unix_ns / 1e9);
+      if (!this.#servers.has(second)) this.#servers.set(second, new Map());
+      this.#servers.get(second).set(`${reading.target} ${reading.replica}`, reading);
+    }
+    this.#sorted = null;
+  }
+
   /** One point a second, sorted. At a change of stages both have rows in one second: counts are added. */
   points() {
     if (this.#sorted === null) {
@@ -28,7 +39,9 @@ export class Series {
         const before = bySecond.get(row.second_unix);
         bySecond.set(row.second_unix, before === undefined ? row : together(before, row));
       }
-      this.#sorted = [...bySecond.values()].sort((a, b) => a.second_unix - b.second_unix);
+      this.#sorted = [...bySecond.values()]
+        .map((point) => ({ ...point, ...allServers([...(this.#servers.get(point.second_unix)?.values() ?? [])]) }))
+        .sort((a, b) => a.second_unix - b.second_unix);
     }
     return this.#sorted;
   }
@@ -53,6 +66,20 @@ export class Series {
     }
     return [...seen].sort();
   }
+}
+
+/** All replicas of one second: counts are added, of the others the worst is shown. */
+function allServers(readings) {
+  const known = (name) => readings.map((reading) => reading[name]).filter((value) => value !== null);
+  const sum = (values) => (values.length === 0 ? null : values.reduce((total, value) => total + value, 0));
+  const worst = (values) => (values.length === 0 ? null : Math.max(...values));
+  return {
+    server_running: sum(known("running")),
+    server_waiting: sum(known("waiting")),
+    server_kv_use_ratio: worst(known("kv_use_ratio")),
+    server_queue_wait_mean_ms: worst(known("queue_wait_mean_ms")),
+    server_queue_wait_p99_ms: worst(known("queue_wait_p99_ms")),
+  };
 }
 
 function together(first, second) {
