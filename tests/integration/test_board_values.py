@@ -4,6 +4,8 @@ The run is made in virtual time by the real parser, recorder and merge; the real
 influxd, and the same logs become the tables.
 """
 
+import html
+import importlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import polars as pl
 import pytest
 from board_expectations import Expectation
 from board_goldens import EXPECTED_QUERIES, GOLDENS, SHIPPED_QUERIES, disagreements
+from board_queries import BOARDS, choices_of
 from board_run import STAGE_S, STAGES, Plan, virtual_run
 from board_tables import Chosen, Rows, Seen, cells_of_frame
 from databases import Influxd, influxd
@@ -97,6 +100,21 @@ def test_a_panel_shows_what_the_tables_hold(
         "nothing is expected"
     )
     assert disagreements(kept.database.query, target, expectation, seen, chosen.during or SPAN, more) == []
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_can_be_drawn(name: str, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    pictures = importlib.import_module("board_pictures")
+    board, ask = BOARDS[name], kept.database.query
+    seen = Seen(kept.run, Chosen(1))
+    chosen = {
+        **choices_of(board, ask, SPAN),
+        **{"run": RUN.run_id, "other": OTHER.run_id, "request": str(seen.request_id)},
+    }
+    text, _ = pictures.page(board, pictures.Shown(ask, chosen, SPAN, pictures.marks_of(board, ask, chosen, SPAN)))
+    assert all(html.escape(panel["title"]) in text for panel in board["panels"])
+    assert "no data" not in text
 
 
 # --- alert rules ------------------------------------------------------------------------------------
