@@ -25,6 +25,8 @@ class LostWorker(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     unix_ns: int
     in_flight: int
+    unsent: int = 0
+    """Arrivals that it should have sent before the others took over, and was not heard to send."""
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):

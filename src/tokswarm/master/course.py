@@ -11,14 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokswarm.errors import FleetError
+from tokswarm.errors import BusyError, FleetError
 from tokswarm.insight.run_file import LostWorker, StageTimes
 from tokswarm.master.abort import AbortWatch
 from tokswarm.master.account import Account, RunJournal
 from tokswarm.master.clock import Clock
-from tokswarm.master.crew import Crew, Member
+from tokswarm.master.crew import Crew, Member, member_of
 from tokswarm.master.last_words import notes_on_finals, notes_on_messages
 from tokswarm.master.link import FleetLink, FleetWorker, Received
+from tokswarm.master.load_change import changed_stage, load_text, why_not
 from tokswarm.master.log_collection import LogCollection
 from tokswarm.master.merge import PATIENCE_S, WindowMerge
 from tokswarm.master.probe_series import run_search
@@ -30,8 +31,9 @@ from tokswarm.master.run_report import report_on
 from tokswarm.master.search import TRIES_MOST
 from tokswarm.master.server_look import ServerLook
 from tokswarm.master.spending import Spending
+from tokswarm.master.stage_shares import Orders, StageShares
 from tokswarm.measure.window import WorkerSecond
-from tokswarm.traffic.plan import Plan, PlannedStage, SearchPlan, Shard
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, SearchPlan, Shard
 from tokswarm.traffic.routing import places_line
 from tokswarm.worker.messages import (
     Ack,
@@ -40,9 +42,9 @@ from tokswarm.worker.messages import (
     Message,
     Ping,
     PlanMessage,
+    Reshared,
     Second,
     StageDone,
-    StageGo,
     Stop,
 )
 
@@ -96,10 +98,7 @@ class Course:
         self._servers = servers
         self._report = report
         now_s = clock.monotonic_s()
-        self._crew = Crew(
-            Member(worker=worker.worker, client=worker.client, index=index, heard_s=now_s, window_s=now_s)
-            for index, worker in enumerate(workers)
-        )
+        self._crew = Crew(member_of(worker, index, now_s=now_s) for index, worker in enumerate(workers))
         self._merge = WindowMerge(limits={c.name: c.slo for c in plan.mix.classes if c.slo is not None})
         self._inbox: deque[Received] = deque()
         self._logs = LogCollection(run_id=plan.run_id, run_dir=run_dir, fleet=fleet, clock=clock)
@@ -111,6 +110,11 @@ class Course:
         self._watching = False
         self._windows_due = False
         self._ending = False
+        self._now: StageShares | None = None
+        """The stage under way."""
+        self._crew_changed = False
+        self._new_load: ClosedLoop | OpenLoop | None = None
+        """What a user wants instead of the load of the stage under way."""
         self._record = RunRecord(plan, run_dir=run_dir)
         self._tally: ProbeTally | None = None
         self._told_to_stop = False
@@ -164,6 +168,24 @@ class Course:
             self._stop_asked = stopped_by
         self._clock.wake()
 
+    def change_load(self, load: ClosedLoop | OpenLoop) -> None:
+        """Go on with another load for the rest of the stage under way. BusyError when there is nothing to change."""
+        now = self._now
+        if now is None or self._stop_asked or self._error or self.info.state is not RunState.RUNNING:
+            reason = "no stage is sending"
+        elif self._new_load is not None:
+            reason = "another change has just been asked for"
+        else:
+            left_s = (now.stop_unix_ns - self._clock.unix_ns()) / 1e9 - LEAD_S
+            reason = why_not(now.stage, left_s=left_s, is_probe=self._tally is not None)
+        if reason:
+            raise BusyError(
+                f"the load cannot be changed now: {reason}",
+                hint="wait for another stage, or start a run with that load",
+            )
+        self._new_load = load
+        self._clock.wake()
+
     def _end_early(self, stopped_by: str, reason: str) -> None:
         """A rule of the mix ends the run."""
         if not reason or self._stop_asked is not None or self._error or self._ending:
@@ -184,10 +206,8 @@ class Course:
         """Send every worker its shard and wait for all answers. FleetError, and the run is over, when one says no."""
         make_run_folder(self._run_dir, self._mix_yaml)
         self._write_run_file()
-        for member in self._crew.all():
-            shard = Shard(plan=self._plan, worker_index=member.index, worker_count=len(self._crew))
-            plan_message = PlanMessage(run_id=self._plan.run_id, shard=shard, deadline_s=self._deadline_s())
-            self._fleet.send(member.worker, plan_message)
+        for member in self._crew.present():
+            self._give_shard(member)
         self._wait(
             lambda: bool(self._stop_asked or self._refusals() or not self._crew.without_ack()), within_s=ACK_TIMEOUT_S
         )
@@ -220,10 +240,10 @@ class Course:
             if self._stop_asked:
                 break
             if stage.search is None:
-                self._run_stage(index, stage)
+                self._run_planned(index, stage)
             else:
                 run_search(index, stage, stage.search, runner=self, account=self._account, record=self._record)
-            self._account.change(stages_done=index + 1)
+            self._account.change(stages_done=self.info.stages_done + 1)
             self._write_run_file()
 
     def stop_by_error(self, error: str) -> None:
@@ -282,21 +302,46 @@ class Course:
         """Run one probe of a search, as a stage at this place of the plan: (met, known) of each settled second."""
         index = self._record.decide(place, stage)
         self._write_run_file()
-        self._run_stage(index, stage, decided_for=plan)
+        self._run_stage(index, stage, decided_for=plan, is_planned=False)
         tally, self._tally = self._tally, None
         return [] if tally is None else tally.seconds()
 
-    def _run_stage(self, index: int, stage: PlannedStage, *, decided_for: SearchPlan | None = None) -> None:
+    def _run_planned(self, place: int, stage: PlannedStage) -> None:
+        """A stage of the plan, and those that users make of it while it goes on."""
+        index, is_planned, extends_s = place, True, 0.0
+        while True:
+            self._run_stage(index, stage, is_planned=is_planned, extends_s=extends_s)
+            load, self._new_load = self._new_load, None
+            left_s = stage.duration_s - self._record.sent_s
+            if load is None or self._stop_asked is not None or left_s <= 0:
+                return
+            stage = changed_stage(stage, load, left_s=left_s)
+            index, is_planned = self._record.decide(place, stage), False
+            extends_s = LEAD_S + stage.drain_s + STAGE_SLACK_S
+            self._account.change(stages_total=self.info.stages_total + 1, stages_done=self.info.stages_done + 1)
+            self._write_run_file()
+
+    def _run_stage(
+        self,
+        index: int,
+        stage: PlannedStage,
+        *,
+        decided_for: SearchPlan | None = None,
+        is_planned: bool = True,
+        extends_s: float = 0.0,
+    ) -> None:
         start_s = self._clock.monotonic_s() + LEAD_S
         start_unix_ns = self._clock.unix_ns() + round(LEAD_S * 1e9)
-        for member in self._crew.present():
-            go = StageGo(
-                run_id=self._plan.run_id,
-                index=index,
-                start_unix_ns=start_unix_ns,
-                stage=None if decided_for is None else stage,
-            )
-            self._fleet.send(member.worker, go)
+        self._now = now = StageShares(
+            self._plan.run_id,
+            index,
+            stage,
+            start_unix_ns=start_unix_ns,
+            is_planned=is_planned,
+            extends_s=extends_s,
+        )
+        self._crew_changed = False
+        self._send_all(now.begin(self._crew.present()))
         if decided_for is not None:
             self._tally = ProbeTally(stage, goal=decided_for.goal, start_unix_ns=start_unix_ns)
         self._crew.expect_windows_from(start_s)
@@ -310,15 +355,18 @@ class Course:
             )
         )
         self._wait(
-            lambda: self._stop_asked is not None or not self._crew.behind(index),
+            lambda: bool(self._stop_asked or self._new_load or not self._crew.behind(index)),
             within_s=LEAD_S + stage.duration_s + stage.drain_s + STAGE_SLACK_S,
         )
-        stop_unix_ns = min(self._clock.unix_ns(), start_unix_ns + round(stage.duration_s * 1e9))
+        if self._new_load is not None and self._stop_asked is None:
+            self._end_sending(now, self._new_load)
+        stop_unix_ns = min(self._clock.unix_ns(), now.stop_unix_ns)
         if self._stop_asked and self._crew.behind(index):
             self._stop_stage(index, stage)
         if self._tally is not None:
             self._hear_out(self._tally)
         self._windows_due = False
+        self._now = None
         for member in self._crew.behind(index):
             self._lose(member, f"did not drain stage {stage.name} in time")
         end_unix_ns = max(self._clock.unix_ns(), start_unix_ns)
@@ -332,6 +380,15 @@ class Course:
         self._account.change(stage="")
         if not self._crew.present():
             raise FleetError("every worker was lost", hint="look at the workers' logs; their records are kept there")
+
+    def _end_sending(self, now: StageShares, load: ClosedLoop | OpenLoop) -> None:
+        text = f"a user asked for {'concurrency' if isinstance(load, ClosedLoop) else 'rate'} {load_text(load)}"
+        self._account.event("load", f"{now.stage.name}: the load is changed", text)
+        self._send_all(now.end(self._crew.present(), now_unix_ns=self._clock.unix_ns()))
+        self._wait(
+            lambda: bool(self._stop_asked or not self._crew.behind(now.index)),
+            within_s=LEAD_S + now.stage.drain_s + STAGE_SLACK_S,
+        )
 
     def _hear_out(self, tally: ProbeTally) -> None:
         """Wait for the windows that a drained stage ended in."""
@@ -353,10 +410,15 @@ class Course:
             self._take_in()
             if done():
                 return True
-            left_s = deadline_s - self._clock.monotonic_s()
-            if left_s <= 0:
+            now_s = self._clock.monotonic_s()
+            if now_s >= deadline_s:
                 return False
-            self._clock.wait(min(left_s, TURN_S))
+            self._clock.wait(min(deadline_s - now_s, TURN_S, self._silence_due_s(now_s)))
+
+    def _silence_due_s(self, now_s: float) -> float:
+        """In how long somebody will have been silent for too long."""
+        soonest_s = self._crew.soonest_silence_s(windows_due=self._windows_due) if self._watching else None
+        return TURN_S if soonest_s is None else max(soonest_s - now_s, 0.0) + CHECK_S
 
     def _take_in(self) -> None:
         while self._inbox:
@@ -368,6 +430,9 @@ class Course:
         if self._watching:
             for member in self._crew.silent(now_s=now_s, windows_due=self._windows_due):
                 self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
+            self._look_for_others(now_s)
+        if self._crew_changed:
+            self._share_out_anew()
         if not (self._ending and self._merge.missing):
             expected = [member.worker for member in self._crew.without_final()]
             seconds = self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected)
@@ -380,7 +445,7 @@ class Course:
         message, member = received.message, self._crew.member(received.client)
         if isinstance(message, Chunk):  # also from a new process that serves the log of a lost one
             if message.run_id == self._plan.run_id:
-                self._logs.take(received.worker, message, now_s=received.received_s)
+                self._logs.take(message, now_s=received.received_s)
             return
         if member is None or (message.run_id != self._plan.run_id and not isinstance(message, Ping)):
             self._strays += not isinstance(message, Ping)
@@ -391,7 +456,9 @@ class Course:
             return
         match message:
             case Ack():
-                member.ack = message
+                self._take_ack(member, message)
+            case Reshared():
+                self._take_reshared(member, message)
             case Second():
                 self._take_second(member, message, received.received_s)
             case StageDone():
@@ -407,7 +474,7 @@ class Course:
             self._strays += 1
         if member.final is None and member.client not in self._told_again:
             self._told_again.add(member.client)
-            self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost, then heard again"))
+            self._send(member, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost, then heard again"))
 
     def _take_second(self, member: Member, second: Second, received_s: float) -> None:
         if second.window.worker != member.worker:
@@ -437,20 +504,91 @@ class Course:
         _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, reason)
         self._account.lost(member.worker, member.in_flight, reason)
         self._spending.lost(member.worker)
-        self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
+        self._send(member, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
         self._fleet.drop(member.client)
+        if self._now is not None:
+            self._now.lose(member)
+            self._crew_changed = True
+
+    # --- who takes part -----------------------------------------------------------------------------
+
+    def _send(self, member: Member, message: Message) -> None:
+        if self._crew.is_newest(member):  # else it would reach the process that has its name now
+            self._fleet.send(member.fleet_name, message)
+
+    def _send_all(self, orders: Orders) -> None:
+        for member, message in orders:
+            self._send(member, message)
+
+    def _give_shard(self, member: Member) -> None:
+        shard = Shard(
+            plan=self._plan,
+            worker_index=member.index,
+            worker_count=max(len(self._crew), member.index + 1),
+            joins_late=member.joins_late,
+        )
+        name = "" if member.worker == member.fleet_name else member.worker
+        message = PlanMessage(run_id=self._plan.run_id, shard=shard, name=name, deadline_s=self._deadline_s())
+        self._send(member, message)
+
+    def _look_for_others(self, now_s: float) -> None:
+        """Give a part to workers that came after the start; give up those that do not answer."""
+        for member in self._crew.joining():
+            if now_s - member.told_s > ACK_TIMEOUT_S:
+                member.gone = "no answer to the plan"
+                self._account.note(f"worker {member.worker} came during the run and did not answer to its plan")
+        if self._stop_asked or self._error or self._ending or self._told_to_stop:
+            return
+        for worker in self._fleet.workers():
+            known = self._crew.member(worker.client)
+            if known is None and worker.state != "silent" and abs(worker.clock_ahead_s) <= LEAD_S / 2:
+                self._give_shard(self._crew.add(worker, now_s=now_s))
+
+    def _take_ack(self, member: Member, ack: Ack) -> None:
+        member.ack = ack
+        if not member.joins_late:
+            return
+        if ack.error:
+            member.gone = ack.error
+            self._account.note(f"worker {member.worker} came during the run and cannot take part: {ack.error}")
+            return
+        member.window_s = self._clock.monotonic_s()
+        others = len(self._crew.present()) - 1
+        self._account.event("worker", f"worker {member.worker} joined", f"it takes its share beside {others} others")
+        self._account.note(f"worker {member.worker} joined while the run went on")
+        self._account.change(workers=len(self._crew.all()))
+        self._crew_changed = True
+
+    def _share_out_anew(self) -> None:
+        self._crew_changed = False
+        if self._now is not None and not self._told_to_stop:
+            self._send_all(self._now.change(self._crew.present(), now_unix_ns=self._clock.unix_ns()))
+
+    def _take_reshared(self, member: Member, reshared: Reshared) -> None:
+        if reshared.doubled:
+            self._account.note(
+                f"worker {member.worker} heard late that the load was shared out anew: {reshared.doubled} requests "
+                "were sent twice"
+            )
+        for worker, unsent in self._now.counted(reshared) if self._now is not None else ():
+            if unsent:
+                self._record.add_unsent(worker, unsent)
+                self._account.note(
+                    f"worker {worker} was lost with {unsent} arrivals that were due before the others took over: they "
+                    "count as dropped"
+                )
 
     # --- logs and report ----------------------------------------------------------------------------
 
     def _fetch_logs(self) -> None:
-        workers = [member.worker for member in self._crew.all() if self._can_fetch(member)]
-        for note in self._logs.collect(workers, self._wait):
+        holders = {member.worker: member.fleet_name for member in self._crew.all() if self._can_fetch(member)}
+        for note in self._logs.collect(holders, self._wait):
             self._account.note(note)
 
     def _can_fetch(self, member: Member) -> bool:
         if not member.gone:
             return True
-        answers = any(w.worker == member.worker and w.state != "silent" for w in self._fleet.workers())
+        answers = any(w.worker == member.fleet_name and w.state != "silent" for w in self._fleet.workers())
         if not answers:
             self._account.note(
                 f"the log of worker {member.worker} was not fetched: it does not answer; the log is on its disk"
@@ -459,7 +597,9 @@ class Course:
 
     def _take_finals(self) -> None:
         finals = [member.final for member in self._crew.all() if member.final is not None]
-        if len(finals) == len(self._crew) and not self._record.lost:  # the exact count, whatever became of the windows
+        if (
+            len(finals) == len(self._crew.all()) and not self._record.lost
+        ):  # the exact count, whatever became of the windows
             self._account.change(output_tokens=sum(final.output_tokens for final in finals))
         notes = notes_on_messages(missing=self._merge.missing, late=self._merge.late, strays=self._strays)
         for note in (*notes_on_finals(finals), *notes):
@@ -502,8 +642,8 @@ class Course:
 
     def _stop_all(self, *, drain_s: float, reason: str) -> None:
         self._told_to_stop = True
-        for member in self._crew.present():
-            self._fleet.send(member.worker, Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=reason))
+        for member in [*self._crew.present(), *self._crew.joining()]:
+            self._send(member, Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=reason))
 
 
 def end_title(run_id: str) -> str:

@@ -27,6 +27,7 @@ from tokswarm.worker.messages import (
     Message,
     Ping,
     Refused,
+    Reshared,
     Second,
     StageDone,
     Welcome,
@@ -49,7 +50,9 @@ SKEW_PINGS = 30
 """The quickest of so many pings says how far a clock is off."""
 END_LOAD_TIMEOUT_S = 10.0
 
-INBOUND: dict[str, type[Message]] = {type_.TYPE: type_ for type_ in (Ping, Ack, StageDone, Second, Final, Chunk)}
+INBOUND: dict[str, type[Message]] = {
+    type_.TYPE: type_ for type_ in (Ping, Ack, StageDone, Second, Reshared, Final, Chunk)
+}
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """The logs of a run on their way to its master: some workers at a time, a note on each that does not come whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -30,10 +30,13 @@ class LogCollection:
         self._fleet = fleet
         self._clock = clock
         self._fetches: LogFetches | None = None
+        self._holders: Mapping[str, str] = {}
 
-    def collect(self, workers: list[str], wait: Wait) -> list[str]:
-        """Fetch the logs of these workers; notes on those that are not whole."""
+    def collect(self, holders: Mapping[str, str], wait: Wait) -> list[str]:
+        """Fetch the logs of these workers, each from the worker of the fleet that has it; notes on incomplete ones."""
         notes: list[str] = []
+        self._holders = holders
+        workers = list(holders)
         for first in range(0, len(workers), FETCHES_AT_ONCE):
             fetches = LogFetches(
                 workers[first : first + FETCHES_AT_ONCE],
@@ -48,10 +51,10 @@ class LogCollection:
         self._fetches = None
         return notes
 
-    def take(self, worker: str, chunk: Chunk, *, now_s: float) -> None:
+    def take(self, chunk: Chunk, *, now_s: float) -> None:
         """Keep a piece and ask for the next; nothing when no log is being fetched."""
         if self._fetches is not None:
-            self._ask(self._fetches.take(worker, chunk, now_s=now_s))
+            self._ask(self._fetches.take(chunk.worker, chunk, now_s=now_s))
 
     def ask_again(self, *, now_s: float) -> None:
         """Ask once more for what is overdue."""
@@ -60,4 +63,4 @@ class LogCollection:
 
     def _ask(self, questions: list[tuple[str, Fetch]]) -> None:
         for worker, question in questions:
-            self._fleet.send(worker, question)
+            self._fleet.send(self._holders[worker], question)

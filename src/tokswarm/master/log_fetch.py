@@ -39,7 +39,7 @@ class LogFetch:
 
     def question(self) -> Fetch:
         """The piece that is wanted now."""
-        return Fetch(run_id=self._run_id, offset=self.bytes_fetched, limit_bytes=PIECE_BYTES)
+        return Fetch(run_id=self._run_id, name=self.worker, offset=self.bytes_fetched, limit_bytes=PIECE_BYTES)
 
     def take(self, chunk: Chunk, *, now_s: float) -> Fetch | None:
         """Keep a piece; the next question, or None when this was the end, or not the piece asked for."""

@@ -5,6 +5,8 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
+import msgspec
+
 from tokswarm.insight.run_file import LostWorker, RunFile, StageTimes
 from tokswarm.insight.search_result import SearchResult
 from tokswarm.master.account import Account
@@ -26,6 +28,17 @@ class RunRecord:
         self.times: list[StageTimes] = []
         self.searches: list[SearchResult] = []
         self.lost: list[LostWorker] = []
+
+    @property
+    def sent_s(self) -> float:
+        """For how long the last stage that began has sent."""
+        return (self.times[-1].stop_unix_ns - self.times[-1].start_unix_ns) / 1e9
+
+    def add_unsent(self, worker: str, arrivals: int) -> None:
+        """So many arrivals of a lost worker were not sent by anybody."""
+        for place, lost in enumerate(self.lost):
+            if lost.worker == worker:
+                self.lost[place] = msgspec.structs.replace(lost, unsent=lost.unsent + arrivals)
 
     def begin_search(self, place: int) -> None:
         """The stage at this place of the plan was only a model of those that follow."""

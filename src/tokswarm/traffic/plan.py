@@ -169,3 +169,5 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     worker_index: int
     worker_count: int
+    joins_late: bool = False
+    """The run goes on already: prefixes and blocks have been used, and its share of each stage comes with the stage."""

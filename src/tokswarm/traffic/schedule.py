@@ -1,13 +1,14 @@
 """Turns a plan into tickets: for each request of a stage its class, due time, lengths and text.
 
 A ticket depends on the mix's seed, the stage and its index alone, so the same requests are sent at
-the same times by any number of workers; worker k of n takes indices k, k + n, k + 2n, … Each target has
+the same times by any number of workers; worker k of n takes indices k, k + n, k + 2n, … (`share` says
+what happens when workers come and go). Each target has
 texts of its own: what is sent to one is never in the cache of another, nor in one before both.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import count, takewhile
 
 from tokswarm.traffic.arrivals import offsets_ns
 from tokswarm.traffic.distribution import Sampler, Weighted
@@ -18,6 +19,7 @@ from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.routing import Routing
 from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.session import Session, SessionDraws
+from tokswarm.traffic.share import PART_BITS, Arrival, Share
 from tokswarm.traffic.ticket import Ticket
 
 _ARRIVALS, _TICKETS, _SESSIONS = range(3)
@@ -28,12 +30,6 @@ REPLAY_CLASS_INDEX = 0
 def target_content_seed(content_seed: int, target_index: int) -> int:
     """Seeds the text for one of the mix's targets."""
     return content_seed if target_index == 0 else mixed_seed(content_seed, target_index)
-
-
-def concurrency_share(total: int, worker_index: int, worker_count: int) -> int:
-    """This worker's part of a global number in flight; the parts add up to it."""
-    share, rest = divmod(total, worker_count)
-    return share + (worker_index < rest)
 
 
 def stage_class_weights(mix: Mix, stage: PlannedStage) -> list[float]:
@@ -47,12 +43,15 @@ class TicketSource:
     It remembers which prefixes this worker has used; ask for the stages in the order they run.
     """
 
-    def __init__(self, plan: Plan, worker_index: int, worker_count: int) -> None:
+    def __init__(self, plan: Plan, worker_index: int, worker_count: int, *, joins_late: bool = False) -> None:
+        """`joins_late`: others have used the prefixes already."""
         if not 0 <= worker_index < worker_count:
             raise ValueError(f"worker_index is {worker_index}, expected 0 to {worker_count - 1}")
         self._plan = plan
         self._worker_index = worker_index
         self._worker_count = worker_count
+        self._joins_late = joins_late
+        self._draws: dict[int, Callable[[int, int | None], Iterator[Ticket]]] = {}
         self._routing = Routing(plan.mix)
         self._writers = [
             PromptWriter(endpoint.fit, target_content_seed(plan.content_seed, place), vocabulary_of(target))
@@ -70,25 +69,62 @@ class TicketSource:
                     used = self._blocks_used.setdefault((stage.load.trace, place), bytearray())
                     used.extend(bytes(max(0, max(rows.blocks, default=-1) + 1 - len(used))))
 
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether each ticket goes to all targets of its class, so that in a closed loop each has users of its own."""
+        return self._routing.is_mirrored
+
+    @property
+    def share(self) -> Share:
+        """What is this worker's of a stage that nobody leaves or joins."""
+        return Share(worker_index=self._worker_index, worker_count=self._worker_count)
+
     def tickets(self, stage_index: int) -> Iterator[Ticket]:
         """This worker's tickets in order: endless in a closed loop, else until the stage or its trace ends."""
-        stage = self._plan.stages[stage_index]
-        match stage.load:
-            case ClosedLoop():
-                return self._closed(stage_index, None)
-            case OpenLoop() as load:
-                return self._open(stage_index, load, round(stage.duration_s * 1e9))
-            case Replay() as replay:
-                return self._replay(stage_index, replay, round(stage.duration_s * 1e9))
+        share = self.share
+        if isinstance(self._plan.stages[stage_index].load, ClosedLoop):
+            yield from self._closed(stage_index, share, None)
+            return
+        for arrival in self.arrivals(stage_index):
+            if share.has(arrival.number):
+                yield from self.tickets_of(stage_index, arrival)
 
-    def lanes(self, stage_index: int) -> list[Iterator[Ticket]]:
-        """For each target of the mix the tickets that its users send: all the same ones, but of mirrored traffic
-        in a closed loop, where each target has users of its own. A target without any has an empty lane.
-        """
+    def arrivals(self, stage_index: int) -> Iterator[Arrival]:
+        """When the requests of a stage are due over the whole fleet; nothing is due in a closed loop."""
         stage = self._plan.stages[stage_index]
-        if not (self._routing.is_mirrored and isinstance(stage.load, ClosedLoop)):
-            return [self.tickets(stage_index)] * len(self._writers)
-        weights = stage_class_weights(self._plan.mix, stage)
+        end_ns = round(stage.duration_s * 1e9)
+        match stage.load:
+            case OpenLoop() as load:
+                due = stage_offsets_ns(self._plan.mix, stage_index, load)
+                return (Arrival(number, due_ns) for number, due_ns in enumerate(takewhile(end_ns.__gt__, due)))
+            case Replay() as replay:
+                return self._replay(stage_index, replay, end_ns)
+        return iter(())
+
+    def tickets_of(self, stage_index: int, arrival: Arrival) -> Iterator[Ticket]:
+        """What is sent when it is due: a ticket, or of mirrored traffic one for each target."""
+        load = self._plan.stages[stage_index].load
+        if isinstance(load, Replay):
+            return self._replayed(stage_index, load, arrival)
+        return self._draw(stage_index)(arrival.number, arrival.due_ns)
+
+    def classes_of(self, stage_index: int, arrival: Arrival) -> list[int]:
+        """The classes of the tickets that `tickets_of` draws, without drawing their texts."""
+        stage = self._plan.stages[stage_index]
+        class_index = REPLAY_CLASS_INDEX
+        if not isinstance(stage.load, Replay):
+            seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
+            rng = random.Random(mixed_seed(seed, arrival.number))  # noqa: S311 - reproducible
+            class_index = Weighted(stage_class_weights(self._plan.mix, stage)).draw(rng)
+        return [class_index] * len(self._routing.targets_of(class_index, stage_index, arrival.number))
+
+    def lanes(self, stage_index: int, share: Share) -> list[Iterator[Ticket]]:
+        """For each target of the mix the tickets that its users send in a closed loop: all the same ones, but of
+        mirrored traffic, where each target has users of its own. A target without any has an empty lane.
+        """
+        if not self._routing.is_mirrored:
+            return [self._closed(stage_index, share, None)] * len(self._writers)
+        weights = stage_class_weights(self._plan.mix, self._plan.stages[stage_index])
         reached = {
             place
             for class_index, weight in enumerate(weights)
@@ -96,7 +132,8 @@ class TicketSource:
             for place in self._routing.targets_of(class_index, stage_index, 0)
         }
         return [
-            self._closed(stage_index, place) if place in reached else iter(()) for place in range(len(self._writers))
+            self._closed(stage_index, share, place) if place in reached else iter(())
+            for place in range(len(self._writers))
         ]
 
     def session(self, stage_index: int, first: Ticket) -> Session | None:
@@ -109,51 +146,57 @@ class TicketSource:
             draws, first, seed=seed, key=(stage_index, first.index), writer=self._writers[first.target_index]
         )
 
-    def _closed(self, stage_index: int, only: int | None) -> Iterator[Ticket]:
+    def _closed(self, stage_index: int, share: Share, only: int | None) -> Iterator[Ticket]:
         """`only`: leaves out what goes to other targets than this."""
         draw = self._draw(stage_index, only)
-        for index in count(self._worker_index, self._worker_count):
+        for index in count((share.part << PART_BITS) + share.worker_index, share.worker_count):
             yield from draw(index, None)
 
-    def _open(self, stage_index: int, load: OpenLoop, end_ns: int) -> Iterator[Ticket]:
-        draw = self._draw(stage_index)
-        for index, due_ns in enumerate(stage_offsets_ns(self._plan.mix, stage_index, load)):
-            if due_ns >= end_ns:
-                return
-            if index % self._worker_count == self._worker_index:
-                yield from draw(index, due_ns)
-
-    def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Ticket]:
+    def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Arrival]:
         rows = self._replays[stage_index]
         for index, due_ns in enumerate(rows.due_ns):
             if due_ns >= end_ns:
                 return
+            cached: tuple[int, ...] = ()
             for target_index in self._routing.targets_of(REPLAY_CLASS_INDEX, stage_index, index):
-                tokens = rows.prompt_tokens[index]
-                known = rows.blocks_of(index)
-                writer, used = self._writers[target_index], self._blocks_used[replay.trace, target_index]
-                blocks = known[: writer.whole_blocks(tokens, replay.block_tokens, len(known))]
-                if index % self._worker_count == self._worker_index:
-                    yield Ticket(
-                        index=index,
-                        class_index=REPLAY_CLASS_INDEX,
-                        target_index=target_index,
-                        due_ns=due_ns,
-                        prompt=writer.with_blocks(
-                            tokens,
-                            (stage_index, index),
-                            trace=replay.trace,
-                            block_tokens=replay.block_tokens,
-                            blocks=blocks,
-                        ),
-                        prompt_tokens=tokens,
-                        max_tokens=rows.output_tokens[index],
-                        ideal_cached_tokens=min(tokens, _leading_run(blocks, used) * replay.block_tokens),
-                    )
+                blocks = self._blocks_of(rows, index, replay, target_index)
+                used = self._blocks_used[replay.trace, target_index]
+                cached += (_leading_run(blocks, used),)
                 for block in blocks:
                     used[block] = 1
+            yield Arrival(index, due_ns, cached)
+
+    def _replayed(self, stage_index: int, replay: Replay, arrival: Arrival) -> Iterator[Ticket]:
+        rows, index = self._replays[stage_index], arrival.number
+        tokens = rows.prompt_tokens[index]
+        targets = self._routing.targets_of(REPLAY_CLASS_INDEX, stage_index, index)
+        for target_index, cached in zip(targets, arrival.cached_blocks, strict=True):
+            yield Ticket(
+                index=index,
+                class_index=REPLAY_CLASS_INDEX,
+                target_index=target_index,
+                due_ns=arrival.due_ns,
+                prompt=self._writers[target_index].with_blocks(
+                    tokens,
+                    (stage_index, index),
+                    trace=replay.trace,
+                    block_tokens=replay.block_tokens,
+                    blocks=self._blocks_of(rows, index, replay, target_index),
+                ),
+                prompt_tokens=tokens,
+                max_tokens=rows.output_tokens[index],
+                ideal_cached_tokens=min(tokens, cached * replay.block_tokens),
+            )
+
+    def _blocks_of(self, rows: ReplayRows, index: int, replay: Replay, target_index: int) -> Sequence[int]:
+        """The leading blocks of a row that fit whole into its prompt."""
+        known = rows.blocks_of(index)
+        whole = self._writers[target_index].whole_blocks(rows.prompt_tokens[index], replay.block_tokens, len(known))
+        return known[:whole]
 
     def _draw(self, stage_index: int, only: int | None = None) -> Callable[[int, int | None], Iterator[Ticket]]:
+        if only is None and stage_index in self._draws:
+            return self._draws[stage_index]
         seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
         rng = random.Random()  # noqa: S311 - reseeded for each ticket, to be reproducible
         pick_class = Weighted(stage_class_weights(self._plan.mix, self._plan.stages[stage_index]))
@@ -171,6 +214,8 @@ class TicketSource:
                     pick_class.draw(rng)  # again, so that each target's ticket has the same lengths
                     yield self._drawn(rng, class_index, (stage_index, index), due_ns, target_index)
 
+        if only is None:
+            self._draws[stage_index] = draw
         return draw
 
     def _drawn(
@@ -211,7 +256,7 @@ class TicketSource:
         the group's number says whose first use it is; for all others the prefix counts as known.
         """
         _, group, _ = of_group
-        if group % self._worker_count != self._worker_index:
+        if self._joins_late or group % self._worker_count != self._worker_index:
             return tokens
         return self._prefix_used.get(of_group, 0)
 

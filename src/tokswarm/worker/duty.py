@@ -16,7 +16,18 @@ from gevent.queue import Queue
 
 from tokswarm.errors import TokswarmError
 from tokswarm.measure.record import RequestRecord
-from tokswarm.worker.messages import Ack, Final, Message, PlanMessage, StageDone, StageGo, Stop
+from tokswarm.worker.messages import (
+    Ack,
+    EndStage,
+    Final,
+    Message,
+    PlanMessage,
+    Reshare,
+    Reshared,
+    StageDone,
+    StageGo,
+    Stop,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +46,14 @@ class Run(Protocol):
 
     def run_stage(self, go: StageGo) -> StageDone:
         """Run one stage to the end of its drain."""
+        ...
+
+    def reshare(self, order: Reshare) -> Reshared:
+        """Go by another share of the stage, from any greenlet."""
+        ...
+
+    def end_stage(self, order: EndStage) -> None:
+        """Send nothing of the stage that is due later, from any greenlet."""
         ...
 
     def halt(self, reason: str, drain_s: float) -> None:
@@ -73,7 +92,7 @@ class Duty:
         self.over = False
         self._plan = plan
         self._make_run = make_run
-        self._worker = worker
+        self._worker = plan.name or worker
         self._log_dir = log_dir
         self._send = send
         self._on_record = on_record
@@ -87,6 +106,16 @@ class Duty:
     def go(self, order: StageGo) -> None:
         """Run this stage next."""
         self._orders.put(order)
+
+    def reshare(self, order: Reshare) -> None:
+        """Go by another share, and say so. Before the run is open nothing was ordered that this could change."""
+        if self._run is not None:
+            self._send(self._run.reshare(order))
+
+    def end_stage(self, order: EndStage) -> None:
+        """End the sending of a stage early."""
+        if self._run is not None:
+            self._run.end_stage(order)
 
     def stop(self, order: Stop) -> None:
         """End the load now, then give the last word."""

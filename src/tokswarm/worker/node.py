@@ -28,11 +28,13 @@ from tokswarm.worker.join import Join
 from tokswarm.worker.messages import (
     PROTOCOL,
     Chunk,
+    EndStage,
     Fetch,
     Message,
     Ping,
     PlanMessage,
     Refused,
+    Reshare,
     StageGo,
     Stop,
     Welcome,
@@ -109,6 +111,8 @@ class Node:
             Refused.TYPE: (Refused, self._on_refused),
             PlanMessage.TYPE: (PlanMessage, self._on_plan),
             StageGo.TYPE: (StageGo, self._on_go),
+            Reshare.TYPE: (Reshare, self._on_reshare),
+            EndStage.TYPE: (EndStage, self._on_end_stage),
             Stop.TYPE: (Stop, self._on_stop),
             Fetch.TYPE: (Fetch, self._on_fetch),
         }
@@ -255,6 +259,8 @@ class Node:
     def _on_plan(self, plan: PlanMessage) -> None:
         if not is_file_name(plan.run_id):
             raise FleetError(f"a run id {plan.run_id!r} is no name for a directory")
+        if plan.name:
+            check_name(plan.name)
         before = self._duty if self._duty is not None and not self._duty.over else None
         _log.info("worker %s: run %s, shard %d", self.name, plan.run_id, plan.shard.worker_index)
         self._duty = Duty(
@@ -271,13 +277,22 @@ class Node:
         if self._duty is not None and self._duty.run_id == go.run_id:
             self._duty.go(go)
 
+    def _on_reshare(self, reshare: Reshare) -> None:
+        if self._duty is not None and self._duty.run_id == reshare.run_id:
+            self._duty.reshare(reshare)
+
+    def _on_end_stage(self, end: EndStage) -> None:
+        if self._duty is not None and self._duty.run_id == end.run_id:
+            self._duty.end_stage(end)
+
     def _on_stop(self, stop: Stop) -> None:
         if self._duty is not None and self._duty.run_id == stop.run_id:
             self._duty.stop(stop)
 
     def _on_fetch(self, fetch: Fetch) -> None:
-        data = read_log_chunk(self._records_dir, fetch, worker=self.name)
-        self._send(Chunk(run_id=fetch.run_id, worker=self.name, offset=fetch.offset, data=data))
+        name = fetch.name or self.name
+        data = read_log_chunk(self._records_dir, fetch, worker=name)
+        self._send(Chunk(run_id=fetch.run_id, worker=name, offset=fetch.offset, data=data))
 
     def _fire(self, record: RequestRecord) -> None:
         """Locust's own page and statistics show each request, and its time to first token beside it."""
@@ -334,5 +349,6 @@ def read_log_chunk(records_dir: Path, fetch: Fetch, *, worker: str) -> bytes:
     """The asked piece of this worker's log of a run; empty beyond its end, and when there is none."""
     if not is_file_name(fetch.run_id):
         raise FleetError(f"a run id {fetch.run_id!r} is no name for a directory")
+    check_name(worker)
     path = records_dir / fetch.run_id / f"{worker}.log"
     return read_stored(path, max(fetch.offset, 0), min(max(fetch.limit_bytes, 0), MAX_CHUNK_BYTES))

@@ -26,7 +26,17 @@ from tokswarm.wire.sdk_client import SdkClient
 from tokswarm.wire.target import ResolvedTarget
 from tokswarm.worker.engine import Engine
 from tokswarm.worker.health import CpuMeter, LoopProbe, rss_bytes
-from tokswarm.worker.messages import Final, Message, PlanMessage, Second, StageDone, StageGo
+from tokswarm.worker.messages import (
+    EndStage,
+    Final,
+    Message,
+    PlanMessage,
+    Reshare,
+    Reshared,
+    Second,
+    StageDone,
+    StageGo,
+)
 from tokswarm.worker.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -60,6 +70,7 @@ class WorkerRun:
         self._log_path = log_dir / f"{worker}.log"
         self._send = send
         self._guard: gevent.Greenlet | None = None
+        self._deadline_at_s = 0.0
         self._ticker: gevent.Greenlet | None = None
         self._held: deque[Second] = deque()
         """Closed seconds that wait for this worker's place in the second."""
@@ -125,11 +136,10 @@ class WorkerRun:
 
     def run_stage(self, go: StageGo) -> StageDone:
         """Run one stage to the end of its drain; blocks this greenlet."""
-        if self._guard is None:
-            self._guard = gevent.spawn_later(self._deadline_s, self.halt, "the run's own deadline has passed", 0.0)
+        self._guard_for(go.extends_s)
         if go.stage is not None:
             self._shard.plan.stages[go.index :] = [go.stage]
-        count = self._engine.run_stage(go.index, go.start_unix_ns)
+        count = self._engine.run_stage(go.index, go.start_unix_ns, go.share)
         return StageDone(
             run_id=self._run_id,
             worker=self._worker,
@@ -137,6 +147,22 @@ class WorkerRun:
             finished=count.finished,
             aborted=count.aborted,
         )
+
+    def reshare(self, order: Reshare) -> Reshared:
+        """Go by another share of the stage; from any greenlet."""
+        unsent, doubled = self._engine.reshare(order.index, order.share, order.unsent)
+        return Reshared(
+            run_id=self._run_id,
+            worker=self._worker,
+            index=order.index,
+            part=order.share.part,
+            unsent=unsent,
+            doubled=doubled,
+        )
+
+    def end_stage(self, order: EndStage) -> None:
+        """Send nothing of the stage that is due later; from any greenlet."""
+        self._engine.end_stage(order.index, order.at_unix_ns)
 
     def halt(self, reason: str, drain_s: float) -> None:
         """End the load; from any greenlet, as often as one likes."""
@@ -172,6 +198,18 @@ class WorkerRun:
             error=self._error,
         )
         return self._final
+
+    def _guard_for(self, extends_s: float) -> None:
+        """The deadline begins with the first stage, and moves with each that the plan did not foresee."""
+        if self._guard is None:
+            self._deadline_at_s = time.monotonic() + self._deadline_s
+        elif not extends_s:
+            return
+        else:
+            self._guard.kill()
+        self._deadline_at_s += extends_s
+        left_s = max(self._deadline_at_s - time.monotonic(), 0.0)
+        self._guard = gevent.spawn_later(left_s, self.halt, "the run's own deadline has passed", 0.0)
 
     def _told(self, record: RequestRecord) -> None:
         if self.on_record is not None:

@@ -16,11 +16,14 @@ from tokswarm.traffic.plan import ClosedLoop, Plan, PlannedStage, TokenFit
 from tokswarm.worker.messages import (
     Ack,
     Chunk,
+    EndStage,
     Fetch,
     Final,
     Message,
     Ping,
     PlanMessage,
+    Reshare,
+    Reshared,
     Second,
     StageDone,
     StageGo,
@@ -80,6 +83,10 @@ class VirtualWorker:
         self.finished = {"ok": 1}
         self.open_max_tokens = 30
         self.received: list[Message] = []
+        self.unsent = 7
+        """What it counts for each lost worker that it is asked about."""
+        self.in_run = name
+        """Its name in the run."""
         self._sequence = 0
         self._stage: int | None = None
         self._over = False
@@ -91,6 +98,7 @@ class VirtualWorker:
         self.received.append(message)
         if isinstance(message, PlanMessage):
             self.plan = message.shard.plan
+            self.in_run = message.name or self.name
             self._over = self._ticking = False
             self._sequence = 0
             self._ping()
@@ -104,14 +112,26 @@ class VirtualWorker:
                 self._tick()
             if self.drains:
                 lead_s = message.start_unix_ns / 1e9 - self.fleet.clock.unix_ns() / 1e9
+                lead_s = max(lead_s, -stage.duration_s)
                 self.fleet.clock.at(lead_s + stage.duration_s, lambda: self._end_stage(message.index))
         elif isinstance(message, Stop) and not self._over:
             if self._stage is not None:
                 self.fleet.clock.at(0.01, lambda: self._end_stage(self._stage))
             self.fleet.clock.at(0.05, self._finish)
+        elif isinstance(message, EndStage):
+            in_s = max(message.at_unix_ns / 1e9 - self.fleet.clock.unix_ns() / 1e9, 0)
+            self.fleet.clock.at(in_s, lambda: self._end_stage(message.index))
+        elif isinstance(message, Reshare):
+            unsent = [self.unsent] * len(message.unsent)
+            part = message.share.part
+            self.say(
+                Reshared(
+                    run_id=self.run_id, worker=self.in_run, index=message.index, part=part, unsent=unsent, doubled=0
+                )
+            )
         elif isinstance(message, Fetch):
             data = self.log[message.offset : message.offset + message.limit_bytes]
-            self.say(Chunk(run_id=message.run_id, worker=self.name, offset=message.offset, data=data))
+            self.say(Chunk(run_id=message.run_id, worker=message.name, offset=message.offset, data=data))
 
     def die(self) -> None:
         self.alive = False
@@ -146,9 +166,9 @@ class VirtualWorker:
                 in_flight=3,
                 open_max_tokens=self.open_max_tokens,
             )
-            window = Window(worker=self.name, second_unix=second, sequence=self._sequence, rows=[row])
+            window = Window(worker=self.in_run, second_unix=second, sequence=self._sequence, rows=[row])
             self._sequence += 1
-            self.say(Second(run_id=self.run_id, window=window, health=health(self.name, second)))
+            self.say(Second(run_id=self.run_id, window=window, health=health(self.in_run, second)))
         self.fleet.clock.at(1.0, self._tick)
 
     def _end_stage(self, index: int | None) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tokswarm.traffic.mix import TraceSource
 from tokswarm.traffic.plan import BurstCycle, ClosedLoop, Load, OpenLoop, Plan, RateSegment
 from tokswarm.traffic.replay import cut_replay
-from tokswarm.traffic.schedule import TicketSource, concurrency_share
+from tokswarm.traffic.schedule import TicketSource
+from tokswarm.traffic.share import concurrency_share
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.traffic.trace import TraceRow
 
