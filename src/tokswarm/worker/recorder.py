@@ -153,8 +153,14 @@ class Recorder:
         return record
 
     def take(self, second_unix: int) -> Window:
-        """Close the second: its window."""
-        rows = [taken for row in self._rows.values() if (taken := row.take()) is not None]
+        """Close the second: its window. Rows in which nothing happened go, so that stages of the past cost nothing."""
+        rows = []
+        for key, row in list(self._rows.items()):
+            taken = row.take()
+            if taken is None:
+                del self._rows[key]
+            else:
+                rows.append(taken)
         window = Window(worker=self._worker, second_unix=second_unix, sequence=self._sequence, rows=rows)
         self._sequence += 1
         return window

@@ -59,7 +59,12 @@ def traffic_class(slo: Slo | None = None) -> TrafficClass:
 
 def recorder(log: ListLog, slo: Slo | None = None) -> Recorder:
     return Recorder(
-        worker="w", worker_index=3, classes=[traffic_class(slo)], target_names=["t:1"], log=log, wall_offset_ns=lambda: 7
+        worker="w",
+        worker_index=3,
+        classes=[traffic_class(slo)],
+        target_names=["t:1"],
+        log=log,
+        wall_offset_ns=lambda: 7,
     )
 
 
@@ -180,6 +185,19 @@ def test_a_window_counts_its_second_and_starts_again() -> None:
     row = made.take(1).rows[0]
     assert (row.finished, row.in_flight, row.output_tokens, sum(row.ttft.values())) == ({"ok": 2}, 0, 2, 2)
     assert made.take(2).rows == []
+
+
+def test_stages_of_the_past_cost_a_window_nothing() -> None:
+    made = recorder(ListLog())
+    sending = send(made)
+    made.take(0)
+    assert made.row(0, "s") is sending.row  # its request is open
+    exchange = EndedExchange(sending.row.live)
+    exchange.tokens(1)
+    made.finished(exchange, sending)
+    assert [row.output_tokens for row in made.take(1).rows] == [1]
+    assert made.take(2).rows == []
+    assert made.row(0, "s") is not sending.row
 
 
 def test_failures_enter_no_latency() -> None:
