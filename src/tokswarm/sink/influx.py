@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, thread_time
 
 import gevent
 import msgspec
@@ -20,6 +20,7 @@ from tokswarm.errors import LogError, SinkError
 from tokswarm.sink import committed_offset
 from tokswarm.sink.influx_endpoint import InfluxEndpoint
 from tokswarm.sink.line_protocol import PIECE_ARRIVALS, FormatCounts, LineFormatter
+from tokswarm.sink.pace import LIVE_CORE_RATIO, Pace
 from tokswarm.sink.record_log import LogReader, read_log
 from tokswarm.sink.segments import Segments
 from tokswarm.sink.settings import InfluxSettings
@@ -77,11 +78,17 @@ class InfluxSink:
         *,
         offset_path: Path | None = None,
         from_start: bool = False,
+        pace: Pace | None = None,
     ) -> None:
+        """`pace`: None is that of a run that goes on."""
         self._log_path = log_path
         self._run_id = run_id
         self._offset_path = offset_path or committed_offset.offset_path(log_path)
-        self._offset = 0 if from_start else committed_offset.load_offset(self._offset_path, run_id)
+        self._database = settings.database
+        self._offset = 0 if from_start else committed_offset.load_offset(self._offset_path, run_id, self._database)
+        self._pace = pace or Pace(LIVE_CORE_RATIO)
+        self._busy_s = 0.0
+        """CPU time spent on the block under way."""
         self._formatter = LineFormatter(run_id=run_id, worker=worker, token_points=settings.token_points)
         self._endpoint = InfluxEndpoint(settings)
         self._reader: LogReader | None = None
@@ -148,12 +155,17 @@ class InfluxSink:
 
     def _run(self) -> None:
         try:
+            self._keep_offset()  # so that whoever finds the log knows that a database is waiting for it
             self._slice_began = perf_counter()
             while True:
+                began, self._busy_s = monotonic(), 0.0
                 lines = self._collect()
+                collected_s = monotonic() - began
                 if lines and not self._deliver(lines):
                     return
                 self._commit()
+                if lines and not self._hastens:
+                    self._rest(collected_s)
                 if self._ending.is_set() and not lines:
                     return
         except LogError as error:
@@ -250,9 +262,26 @@ class InfluxSink:
         except OSError:
             return 0
 
+    @property
+    def _hastens(self) -> bool:
+        """Only the rest is to be delivered, and no load is in the way."""
+        return self._ending.is_set() and not self._pace.to_the_end
+
+    def _rest(self, collected_s: float) -> None:
+        """After a block: leave the CPU to the load, as far as the backlog allows."""
+        rest_s = self._pace.rest_s(busy_s=self._busy_s, took_s=collected_s, backlog_bytes=self.backlog_bytes)
+        if rest_s > 0:
+            if self._ending.is_set():
+                gevent.sleep(rest_s)
+            else:
+                self._ending.wait(rest_s)
+            self._slice_began = perf_counter()
+
     def _breathe(self) -> None:
-        if perf_counter() - self._slice_began >= SLICE_S:
-            gevent.sleep(SHORTEST_SLEEP_S if self._ending.is_set() else PAUSE_S)
+        spent_s = perf_counter() - self._slice_began
+        if spent_s >= SLICE_S:
+            self._busy_s += spent_s
+            gevent.sleep(SHORTEST_SLEEP_S if self._hastens else PAUSE_S)
             self._slice_began = perf_counter()
 
     # --- from lines to the database
@@ -290,7 +319,8 @@ class InfluxSink:
         return True
 
     def _send(self, lines: list[bytes]) -> Answer:
-        packed = gevent.get_hub().threadpool.apply(_pack, (lines,))
+        packed, busy_s = gevent.get_hub().threadpool.apply(_pack, (lines,))
+        self._busy_s += busy_s
         answer = self._endpoint.write(packed)
         self._slice_began = perf_counter()
         return answer
@@ -347,8 +377,11 @@ class InfluxSink:
         if self._read_to == self._offset:
             return
         self._offset = self._read_to
+        self._keep_offset()
+
+    def _keep_offset(self) -> None:
         try:
-            committed_offset.commit_offset(self._offset_path, self._run_id, self._offset)
+            committed_offset.commit_offset(self._offset_path, self._run_id, self._offset, self._database)
         except OSError as error:
             # A writer that starts again sends some points twice, and they replace themselves.
             if not self._commit_failed:
@@ -365,8 +398,10 @@ def _halves(lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return lines[middle:], lines[:middle]
 
 
-def _pack(lines: list[bytes]) -> bytes:
-    return gzip.compress(b"\n".join(lines), 1)
+def _pack(lines: list[bytes]) -> tuple[bytes, float]:
+    """The block, and the CPU time it cost."""
+    began = thread_time()
+    return gzip.compress(b"\n".join(lines), 1), thread_time() - began
 
 
 def probe(settings: InfluxSettings) -> str:

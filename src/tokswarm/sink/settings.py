@@ -49,6 +49,11 @@ class InfluxSettings(msgspec.Struct, frozen=True, kw_only=True):
     token_points: bool = True
     """Write a point for every token arrival, beside the packed gaps of each request."""
 
+    @property
+    def database(self) -> str:
+        """Which database it is, without what is secret."""
+        return f"{self.url}/{self.bucket}"
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "InfluxSettings | None":
         """The settings in these variables (docs/influxdb.md#settings); None without INFLUXDB_V2_URL. ConfigError."""

@@ -6,6 +6,7 @@ start it again.
 """
 
 import logging
+import os
 import signal
 import socket
 import time
@@ -20,7 +21,9 @@ from gevent.queue import Full, Queue
 
 from tokswarm.errors import FleetError
 from tokswarm.measure.record import Outcome, RequestRecord
+from tokswarm.sink.leftover import Leftovers, keep_days
 from tokswarm.sink.segments import read_stored
+from tokswarm.sink.settings import InfluxSettings
 from tokswarm.version import VERSION
 from tokswarm.worker.descriptors import raise_descriptor_limit
 from tokswarm.worker.duty import Duty, MakeRun
@@ -121,10 +124,15 @@ class Node:
         """Connect and serve; the exit code."""
         for number in (signal.SIGINT, signal.SIGTERM):
             gevent.signal_handler(number, self._on_signal)
+        leftovers = Leftovers(
+            self._records_dir, InfluxSettings.from_environ(os.environ), keep_days=keep_days(os.environ)
+        )
         greenlets = [gevent.spawn(self._connect_and_serve)]
+        leftovers.start()
         try:
             code: int = self._exit.get()
         finally:
+            leftovers.stop()
             gevent.killall(greenlets)
             if self._runner is not None:
                 self._runner.greenlet.kill(block=True, timeout=5)
