@@ -234,6 +234,20 @@ def test_a_run_page_shows_the_curve_of_each_class(page: Page) -> None:
         expect(popup.value.get_by_role("heading", name="The curve")).to_be_visible()
 
 
+def test_the_load_is_changed_on_the_page_of_the_run(page: Page, scripted_url: str) -> None:
+    page.goto(scripted_url)
+    page.goto(f"{scripted_url}/runs/{start(page)}")
+    expect(page.get_by_label("How much")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_label("Go on with").select_option("a rate")
+    page.get_by_label("How much").fill("12")
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator(".load .problem")).to_contain_text("has no unit; write a rate as 12/s", timeout=WAIT_MS)
+    page.get_by_label("How much").fill("12/s")
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator(".load")).to_contain_text("the rest of its time is a stage of its own", timeout=WAIT_MS)
+    expect(page.get_by_text("the load is changed")).to_be_visible(timeout=WAIT_MS)
+
+
 def test_an_unknown_run_is_told(page: Page, scripted_url: str) -> None:
     page.goto(f"{scripted_url}/runs/nope")
 

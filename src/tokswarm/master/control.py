@@ -23,7 +23,8 @@ from tokswarm.master.endpoints import PreflightResult, look_at_targets
 from tokswarm.master.finish import read_summary
 from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.live import Live
-from tokswarm.master.run import LiveTick, MixFile, RunDetail, RunInfo, StartRequest, WorkerInfo
+from tokswarm.master.load_change import load_asked_for
+from tokswarm.master.run import LiveTick, LoadRequest, MixFile, RunDetail, RunInfo, StartRequest, WorkerInfo
 from tokswarm.master.server_look import ServerLook
 from tokswarm.master.store import Store
 from tokswarm.measure.server_second import ServerSecond
@@ -170,6 +171,19 @@ class RunControl:
             self._course.ask_stop(stopped_by)
             return self._course.info
         return self._store.run(run_id)[0]
+
+    def change_load(self, run_id: str, request: LoadRequest) -> RunInfo:
+        """Go on with another load for the rest of the stage under way, as a stage of its own.
+
+        ConfigError for a request that makes no sense, BusyError when nothing can be changed now, UnknownRunError.
+        """
+        load = load_asked_for(request)
+        course = self._course
+        if course is None or course.info.run_id != run_id:
+            info = self._store.run(run_id)[0]
+            raise BusyError(f"run {run_id} is over ({info.state})", hint="start a run with that load")
+        course.change_load(load)
+        return course.info
 
     def wait(self, run_id: str, *, timeout_s: float | None = None) -> RunInfo:
         """Wait for a run to be over (or the timeout); its state then. UnknownRunError."""

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from tokswarm.errors import ConfigError
+from tokswarm.master.run import LoadRequest
 from tokswarm.traffic.plan import ClosedLoop, Load, OpenLoop, PlannedStage, Replay
 from tokswarm.traffic.units import Rate
 
@@ -14,23 +15,20 @@ SHORTEST_S = 1.0
 _CHANGED = re.compile(r"-changed-(\d+)-to-[^-]+$")
 
 
-class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user asks for: exactly one of the two."""
-
-    concurrency: int | None = None
-    rate: Rate | None = None
-
-
 def load_asked_for(request: LoadRequest) -> ClosedLoop | OpenLoop:
     """The load, to be fitted to a stage. ConfigError when the request makes none."""
     if request.concurrency is not None and request.rate is None:
         if request.concurrency < 1:
-            raise ConfigError(f"concurrency is {request.concurrency}, expected at least 1")
+            raise ConfigError(
+                f"concurrency is {request.concurrency}, expected at least 1", hint="to end the load, stop the run"
+            )
         return ClosedLoop(concurrency=request.concurrency)
     if request.rate is not None and request.concurrency is None:
-        if request.rate.per_s <= 0:
-            raise ConfigError("rate is 0, expected more", hint="to end the load, stop the run")
-        return OpenLoop(rate_per_s=request.rate.per_s, arrivals="poisson")
+        try:
+            rate = Rate.parse(request.rate)
+        except ValueError as error:
+            raise ConfigError(f"rate: {error}") from error
+        return OpenLoop(rate_per_s=rate.per_s, arrivals="poisson")
     raise ConfigError(
         "a change of load needs exactly one of concurrency and rate",
         hint='as {"concurrency": 64} or {"rate": "12/s"}',

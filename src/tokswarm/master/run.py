@@ -48,6 +48,14 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: str | None = None
 
 
+class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another load for the rest of the stage under way: exactly one of the two."""
+
+    concurrency: int | None = None
+    rate: str | None = None
+    """As in a mix: `12/s`, `600/m`."""
+
+
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a list. Times None: not yet."""
 
@@ -132,6 +140,13 @@ class RunControl(Protocol):
 
     def stop(self, run_id: str) -> RunInfo:
         """End a run early, draining; asking twice is fine. UnknownRunError."""
+        ...
+
+    def change_load(self, run_id: str, request: LoadRequest) -> RunInfo:
+        """Go on with another load for the rest of the stage under way, as a stage of its own.
+
+        ConfigError for a request that makes no sense, BusyError when nothing can be changed now, UnknownRunError.
+        """
         ...
 
     def runs(self) -> list[RunInfo]:

@@ -14,7 +14,18 @@ import yaml
 from gevent.event import Event as Signal
 
 from tokswarm.errors import BusyError, ConfigError, FleetError, TokswarmError, UnknownRunError
-from tokswarm.master.run import LiveTick, MixFile, RunControl, RunDetail, RunInfo, RunState, StartRequest, WorkerInfo
+from tokswarm.master.load_change import load_asked_for, load_text
+from tokswarm.master.run import (
+    LiveTick,
+    LoadRequest,
+    MixFile,
+    RunControl,
+    RunDetail,
+    RunInfo,
+    RunState,
+    StartRequest,
+    WorkerInfo,
+)
 from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond, WorkerSecond
 
@@ -102,6 +113,15 @@ class ScriptedControl:
         if info.state is RunState.RUNNING:
             self._note(run_id, "run", "stop asked for", "the run drains")
             info = self._change(run_id, state=RunState.STOPPING)
+        return info
+
+    def change_load(self, run_id: str, request: LoadRequest) -> RunInfo:
+        """Note what was asked for; the script itself goes on."""
+        load = load_asked_for(request)
+        info = self._info(run_id)
+        if info.state is not RunState.RUNNING:
+            raise BusyError("the load cannot be changed now: no stage is sending", hint="wait for another stage")
+        self._note(run_id, "load", f"{info.stage}: the load is changed", f"to {load_text(load)}")
         return info
 
     def runs(self) -> list[RunInfo]:

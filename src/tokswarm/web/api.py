@@ -16,7 +16,7 @@ from flask import Blueprint, Response, request, send_file
 from werkzeug.exceptions import HTTPException
 
 from tokswarm.errors import ConfigError, PreflightError, TokswarmError
-from tokswarm.master.run import RunControl, RunInfo, StartRequest
+from tokswarm.master.run import LoadRequest, RunControl, RunInfo, StartRequest
 from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import FleetSecond
 from tokswarm.version import VERSION
@@ -120,6 +120,19 @@ def stop_run(api: Api, run_id: str) -> Response:
     return _json(info, status=200 if info.state.is_over else 202)
 
 
+def change_load(api: Api, run_id: str) -> Response:
+    """Go on with another load for the rest of the stage under way; it is a stage of its own."""
+    try:
+        wanted = msgspec.json.decode(request.get_data(), type=LoadRequest)
+    except msgspec.ValidationError as error:
+        return problem.response(problem.of_validation(error), 422)
+    try:
+        info = api.control.change_load(run_id, wanted)
+    except ConfigError as error:
+        return _failed(error, field="concurrency" if wanted.rate is None else "rate")
+    return _json(info, status=202)
+
+
 def get_seconds(api: Api, run_id: str) -> Response:
     """All seconds of a run, oldest first; `?class=_all` for those of one class."""
     wanted = request.args.get("class")
@@ -203,6 +216,7 @@ ROUTES = (
     Route("POST", "/runs", start_run),
     Route("GET", "/runs/<run_id>", get_run),
     Route("POST", "/runs/<run_id>/stop", stop_run),
+    Route("POST", "/runs/<run_id>/load", change_load),
     Route("GET", "/runs/<run_id>/seconds", get_seconds),
     Route("GET", "/runs/<run_id>/server", get_server_seconds),
     Route("GET", "/runs/<run_id>/files/<name>", get_file),

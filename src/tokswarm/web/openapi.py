@@ -4,13 +4,14 @@ from typing import Any
 
 import msgspec
 
-from tokswarm.master.run import MixFile, RunInfo, StartRequest
+from tokswarm.master.run import LoadRequest, MixFile, RunInfo, StartRequest
 from tokswarm.version import VERSION
 from tokswarm.web import shapes
 from tokswarm.web.problem import Problem
 
 _SHAPES: dict[str, Any] = {
     "StartRequest": StartRequest,
+    "LoadRequest": LoadRequest,
     "RunInfo": RunInfo,
     "MixFile": MixFile,
     "Worker": shapes.WORKER,
@@ -82,6 +83,25 @@ def _paths() -> dict[str, Any]:
         },
         "/runs/{run_id}/stop": {
             "post": _stop([*run, _CSRF]),
+        },
+        "/runs/{run_id}/load": {
+            "post": {
+                **_operation(
+                    "changeLoad",
+                    "Go on with another load for the rest of the stage under way, as a stage of its own",
+                    _ref("RunInfo"),
+                    status=202,
+                    problems={
+                        400: "The body is not JSON.",
+                        403: "Refused by the gate.",
+                        404: "No such run.",
+                        409: "Nothing can be changed now.",
+                        422: "The request makes no sense.",
+                    },
+                    parameters=[*run, _CSRF],
+                ),
+                "requestBody": {"required": True, "content": _as_json(_ref("LoadRequest"))},
+            },
         },
         "/runs/{run_id}/seconds": {
             "get": _operation(

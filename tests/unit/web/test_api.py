@@ -366,6 +366,37 @@ def test_every_reference_of_the_document_leads_somewhere(client: FlaskClient) ->
     assert {"RunInfo", "FleetSecond", "Problem"} <= names
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        pytest.param({}, "concurrency", "exactly one of concurrency and rate", id="neither"),
+        pytest.param({"concurrency": 2, "rate": "1/s"}, "rate", "exactly one of concurrency and rate", id="both"),
+        pytest.param({"concurrency": 0}, "concurrency", "expected at least 1", id="none-in-flight"),
+        pytest.param({"rate": "12"}, "rate", "has no unit", id="rate-without-unit"),
+        pytest.param({"rate": "0/s"}, "rate", "it must be above 0", id="no-rate"),
+        pytest.param({"concurency": 2}, "concurency", "unknown field", id="misspelt"),
+        pytest.param({"concurrency": "64"}, "concurrency", "Expected `int | null`", id="text-for-a-number"),
+    ],
+)
+def test_a_change_of_load_that_makes_no_sense_is_refused_with_its_field(
+    client: FlaskClient, control: ScriptedControl, body: dict[str, object], field: str, words: str
+) -> None:
+    run_id = start(client)
+    control.advance(5)
+    refused = post(client, f"/runs/{run_id}/load", body, 422)
+    assert refused["field"] == field
+    assert words in refused["error"]
+
+
+def test_the_load_is_changed_only_while_a_stage_sends(client: FlaskClient, control: ScriptedControl) -> None:
+    run_id = start(client)
+    control.advance(5)
+    assert post(client, f"/runs/{run_id}/load", {"rate": "12/s"}, 202)["run_id"] == run_id
+    post(client, f"/runs/{run_id}/stop", status=202)
+    assert "no stage is sending" in post(client, f"/runs/{run_id}/load", {"rate": "12/s"}, 409)["error"]
+    assert "no run 'x'" in post(client, "/runs/x/load", {"rate": "12/s"}, 404)["error"]
+
+
 def test_answers_are_as_the_document_says(client: FlaskClient, control: ScriptedControl) -> None:
     document = get(client, "/openapi.json")
     busy = start(client)
@@ -377,6 +408,8 @@ def test_answers_are_as_the_document_says(client: FlaskClient, control: Scripted
         ("/runs", "post", "409", post(client, "/runs", {"mix": "chat-sweep"}, 409)),
         ("/runs/{run_id}", "get", "200", get(client, f"/runs/{busy}")),
         ("/runs/{run_id}", "get", "404", get(client, "/runs/x", 404)),
+        ("/runs/{run_id}/load", "post", "202", post(client, f"/runs/{busy}/load", {"concurrency": 64}, 202)),
+        ("/runs/{run_id}/load", "post", "422", post(client, f"/runs/{busy}/load", {"rate": "12"}, 422)),
         ("/runs/{run_id}/stop", "post", "202", post(client, f"/runs/{busy}/stop", status=202)),
         ("/runs/{run_id}/seconds", "get", "200", get(client, f"/runs/{busy}/seconds")),
         ("/runs/{run_id}/server", "get", "200", get(client, f"/runs/{busy}/server")),
@@ -401,5 +434,5 @@ def test_the_document_tells_a_wrong_answer_from_a_right_one(client: FlaskClient,
 def test_the_scripted_control_is_a_run_control(control: ScriptedControl) -> None:
     names = [name for name in vars(RunControl) if not name.startswith("_")]
 
-    assert len(names) == 9
+    assert len(names) == 10
     assert all(callable(getattr(control, name)) for name in names)

@@ -20,6 +20,7 @@ export const seconds = (id, className) =>
 export const server = (id) => get(`/runs/${encodeURIComponent(id)}/server`);
 export const start = (request) => post("/runs", request);
 export const stop = (id) => post(`/runs/${encodeURIComponent(id)}/stop`);
+export const changeLoad = (id, load) => post(`/runs/${encodeURIComponent(id)}/load`, load);
 export const fileUrl = (id, name) => `${PREFIX}/runs/${encodeURIComponent(id)}/files/${name}`;
 
 const tokenElement = () => document.querySelector("meta[name=csrf-token]");

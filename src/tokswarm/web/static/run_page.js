@@ -6,6 +6,7 @@ import { fill, h } from "./dom.js";
 import { EventList } from "./event_list.js";
 import { compact, perSecond, timeOfDay, words } from "./format.js";
 import { LiveFeed } from "./live.js";
+import { LoadForm } from "./load_form.js";
 import { Panels } from "./panels.js";
 import { problemBox } from "./problem_box.js";
 import { isOver, RunState } from "./run_state.js";
@@ -34,6 +35,7 @@ export class RunPage {
     this.panels = new Panels();
     this.events = new EventList();
     this.stages = new StageTable();
+    this.load = new LoadForm(runId);
     this.curve = new Chart({
       title: "Output against requests in flight",
       about: "and what linear scaling would bring",
@@ -70,7 +72,7 @@ export class RunPage {
     this.content = h(
       "div",
       { class: "stack" },
-      h("section", { class: "card" }, h("p", {}, h("a", { href: "/#runs" }, "All runs")), this.state.element, this.tiles.element),
+      h("section", { class: "card" }, h("p", {}, h("a", { href: "/#runs" }, "All runs")), this.state.element, this.load.element, this.tiles.element),
       this.report,
       h("section", { "aria-label": "Charts over time" }, this.panels.element),
       card("Events", this.events.element),
@@ -132,6 +134,7 @@ export class RunPage {
 
   #draw() {
     this.state.update(this.#detail.info, { link: false });
+    this.load.update(this.#detail.info);
     this.tiles.element.hidden = isOver(this.#detail.info);
     this.tiles.update(this.#series);
     this.panels.update(this.#series);
