@@ -228,7 +228,36 @@ def compare_with_vllm(mix: Path, folder: Path, **environ: str) -> dict[str, Any]
         tok_per_s = counters.grown("vllm:generation_tokens_total", *window_ns) / stage["duration_s"]
         show(f"{stage['name']}, tok/s", {"": round(tok_per_s, 1)}, {"": stage["output_tok_per_s"]})
         assert stage["output_tok_per_s"] == pytest.approx(tok_per_s, rel=0.05, abs=20)
+    compare_server_metrics(folder / "runs" / summary["run_id"], summary, counters)
     return summary
+
+
+def compare_server_metrics(run_folder: Path, summary: dict[str, Any], counters: Counters) -> None:
+    """What the master read of vLLM each second, against vLLM's counters read ten times a second by this test."""
+    table = pl.read_parquet(run_folder / "server.parquet").sort("unix_ns")
+    assert table["engine"].unique().to_list() == ["vllm"]
+    assert table["version"][-1].startswith("0.")
+    assert table["up"].min() == 1
+    table = table.with_columns(since_s=pl.col("unix_ns").diff() / 1e9).drop_nulls("since_s")
+    began_ns, ended_ns = table["unix_ns"][0], table["unix_ns"][-1]
+    for field, name in (
+        ("generation_tok_per_s", "generation_tokens_total"),
+        ("prompt_tok_per_s", "prompt_tokens_total"),
+        ("cached_tok_per_s", "prompt_tokens_cached_total"),
+        ("finished_per_s", "request_success_total"),
+        ("preemptions_per_s", "num_preemptions_total"),
+    ):
+        read = float((table[field] * table["since_s"])[1:].sum())
+        counted = counters.grown(f"vllm:{name}", began_ns, ended_ns)
+        show(f"server metrics, {field}", {name: round(counted, 1)}, {"read": round(read, 1)})
+        assert read == pytest.approx(counted, rel=0.03, abs=3)
+    stages = {stage["name"]: stage for stage in summary["stages"]}
+    for server in summary["servers"]:
+        stage = stages[server["stage"]]
+        waits = pl.read_parquet(run_folder / "requests.parquet", columns=["stage", "queue_wait_ms"])
+        mean_ms = float(waits.filter(pl.col("stage") == server["stage"])["queue_wait_ms"].mean())  # type: ignore[arg-type]
+        show(f"{stage['name']}, queue wait", {"mean": server["queue_wait_mean_ms"]}, {"mean": mean_ms})
+        assert server["queue_wait_mean_ms"] == pytest.approx(mean_ms, rel=0.25, abs=10)
 
 
 @vllm
