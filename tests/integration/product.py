@@ -19,6 +19,7 @@ import yaml
 from databases import call
 
 from tokswarm.measure.record import RequestRecord
+from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WorkerSecond
 from tokswarm.sink.record_log import Entry, read_log
 
@@ -158,6 +159,7 @@ class RunFolder:
             "llm_window": self.window_rows,
             "llm_worker": len(self.all_of(WorkerSecond)),
             "llm_fleet": len(self.all_of(FleetSecond)),
+            "llm_server": len(self.all_of(ServerSecond)),
             "llm_event": len({(event.kind, event.unix_ns, event.title) for event in self.all_of(Event)}),
         }
 

@@ -128,6 +128,7 @@ class CliffDetector:
         self._history: deque[CliffSecond] = deque(maxlen=REPLICA_CHANGE_S + WINDOW_S)
         self._fall: _Fall | None = None
         self._refusals: Cliff | None = None
+        self._served = False
 
     def take(self, second: CliffSecond) -> list[Cliff]:
         """Cliffs that began or ended with this second."""
@@ -227,13 +228,15 @@ class CliffDetector:
             return []
         ended = sum(each.ended for each in window)
         lost = sum(each.refused + each.failed for each in window)
+        served = ended > 0 and lost <= REFUSED_GONE_RATIO * ended
+        self._served = self._served or served
         if self._refusals is not None:
-            if not ended or lost > REFUSED_GONE_RATIO * ended:
+            if not served:
                 return []
             cliff, self._refusals = self._refusals, None
             return [msgspec.structs.replace(cliff, to_unix=window[0].second_unix)]
-        if self._fall is not None or lost < REFUSED_LEAST or lost < REFUSED_RATIO * ended:
-            return []
+        if not self._served or self._fall is not None or lost < REFUSED_LEAST or lost < REFUSED_RATIO * ended:
+            return []  # what was never served has not fallen
         first = next(each for each in window if each.refused + each.failed)
         cause, evidence = _of_refusals(window)
         tok_per_s = _mean(each.output_tok_per_s for each in window)

@@ -19,7 +19,10 @@ STALE_S = 5
 """An older reading of a server says nothing of now."""
 KEPT_S = 10
 """Health of workers that is kept for seconds that are not closed yet."""
-NOT_OF_THE_ENDPOINT = (Outcome.OK, Outcome.RATE_LIMITED, Outcome.CLIENT_LIMIT, Outcome.ABORTED, Outcome.LOST)
+NOT_OF_THE_ENDPOINT = frozenset(
+    {Outcome.OK, Outcome.RATE_LIMITED, Outcome.CONTEXT_LENGTH, Outcome.CLIENT_LIMIT, Outcome.ABORTED, Outcome.LOST}
+)
+"""Outcomes that are no failure of the endpoint: a prompt too long is the mix's own."""
 
 
 def demand_of(load: Load) -> Demand | None:

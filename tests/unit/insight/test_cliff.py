@@ -127,6 +127,7 @@ QUIET = [
     pytest.param([*seconds(10, 1000), *seconds(10, 0, start=10, demand=None, in_flight=20)], id="a-drain"),
     pytest.param([*seconds(2, 1000), *seconds(9, 500, start=2, hit_ratio=0.0)], id="too-little-before"),
     pytest.param([*seconds(9, 1000, failed=3)], id="some-errors-all-along"),
+    pytest.param([*seconds(9, 1000, failed=15)], id="many-errors-all-along"),
     pytest.param([*seconds(30, 0, in_flight=0, ended=0)], id="nothing-at-all"),
 ]
 

@@ -139,10 +139,10 @@ def test_refusals_and_errors_are_told_apart(outcome: str, title: str) -> None:
     assert [event.title for event in events] == [f"cliff: {title}"]
 
 
-def test_what_the_generator_gave_up_itself_is_no_error_of_the_endpoint() -> None:
+def test_what_the_generator_gave_up_or_asked_wrongly_is_no_error_of_the_endpoint() -> None:
     watched = Watched()
     for at in range(16):
-        watched.second(at, 1000, finished={"ok": 2, "aborted": 8} if at > 10 else {"ok": 10})
+        watched.second(at, 1000, finished={"ok": 2, "aborted": 4, "context_length": 4} if at > 10 else {"ok": 10})
     assert watched.events == []
 
 
