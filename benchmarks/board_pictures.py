@@ -9,7 +9,7 @@ import argparse
 import html
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -377,7 +377,7 @@ class Recorded(NamedTuple):
 
     def span(self, name: str) -> TimeRange:
         summary = self.runs[name].summary
-        return TimeRange(summary["started_unix_ns"] // 1_000_000 - 2_000, summary["ended_unix_ns"] // 1_000_000 + 2_000)
+        return TimeRange(summary["started_unix_ns"] // 1_000_000 - 2_000, summary["ended_unix_ns"] // 1_000_000 + 8_000)
 
 
 LOADS = {"demo": ("demo", "demo"), "tight": ("demo", "tight"), "storm": ("eviction-storm", "eviction-storm")}
@@ -387,10 +387,17 @@ RUN_OF = {"cache-churn.json": "storm"}
 """The run each board is drawn with, where it is not the first."""
 
 
-def record(folder: Path, settings: Mapping[str, str]) -> Recorded:
-    """Run every load, one after the other."""
+def loads_of(boards: Sequence[str]) -> set[str]:
+    """The loads whose runs these boards are drawn with."""
+    return {RUN_OF.get(name, "demo") for name in boards} | ({"tight"} if "compare.json" in boards else set())
+
+
+def record(folder: Path, settings: Mapping[str, str], loads: Container[str]) -> Recorded:
+    """Run these loads, one after the other."""
     runs = {}
     for name, (mix, profile) in LOADS.items():
+        if name not in loads:
+            continue
         with simulator(profile, model=None) as base_url:
             data_dir = folder / name
             end = tokswarm("run", mix, "--data-dir", data_dir, "--base-url", base_url, settings=settings)
@@ -417,15 +424,15 @@ def shown_on(name: str, recorded: Recorded, ask: Ask) -> Shown:
     return Shown(ask, chosen, span, marks_of(board, ask, chosen, span))
 
 
-def take_pictures(recorded: Recorded, ask: Ask, out: Path) -> None:
-    """A PNG of every board."""
+def take_pictures(recorded: Recorded, ask: Ask, out: Path, boards: Sequence[str]) -> None:
+    """A PNG of each of these boards."""
     from playwright.sync_api import sync_playwright
 
     out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for name, board in BOARDS.items():
-            text, height = page(board, shown_on(name, recorded, ask))
+        for name in boards:
+            text, height = page(BOARDS[name], shown_on(name, recorded, ask))
             view = browser.new_page(viewport={"width": WIDTH_PX + 12, "height": height})
             view.set_content(text)
             path = out / f"{name.removesuffix('.json')}.png"
@@ -441,10 +448,14 @@ def take_pictures(recorded: Recorded, ask: Ask, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "boards", help="where the pictures go")
+    parser.add_argument("boards", nargs="*", metavar="BOARD", help="such as latency; without any, all are drawn")
     arguments = parser.parse_args()
+    boards = [f"{name}.json" for name in arguments.boards] or list(BOARDS)
+    if unknown := sorted(set(boards) - set(BOARDS)):
+        parser.error(f"no such boards: {', '.join(unknown)}; there are {', '.join(BOARDS)}")
     with tempfile.TemporaryDirectory(prefix="tokswarm-boards-") as folder, influxd() as database:
-        recorded = record(Path(folder), database.environ())
-        take_pictures(recorded, database.query, arguments.out)
+        recorded = record(Path(folder), database.environ(), loads_of(boards))
+        take_pictures(recorded, database.query, arguments.out, boards)
 
 
 if __name__ == "__main__":
