@@ -18,7 +18,7 @@ from tokswarm.traffic.mix import Mix, Stage, Target, TraceSource
 from tokswarm.traffic.mix_schema import mix_schema
 from tokswarm.traffic.mixfile import check_mix, load_mix, mix_to_yaml
 from tokswarm.traffic.planning import plan_stages, read_source
-from tokswarm.traffic.preview import StagePreview, class_previews, stage_previews
+from tokswarm.traffic.preview import ClassPreview, StagePreview, class_previews, stage_previews
 from tokswarm.traffic.rates import Rates
 from tokswarm.traffic.routing import places_line
 from tokswarm.traffic.trace import BLOCK_TOKENS, TraceRow
@@ -93,10 +93,14 @@ def _class_table(loaded: Mix) -> Table:
                 what,
                 *(f"{drawn[int(q * len(drawn))]:,}" for q in PERCENTILES),
                 f"{sum(drawn) / len(drawn):,.0f}",
-                f"{one.shared_ratio:.0%}" if what == "prompt" else "",
+                _shared(one) if what == "prompt" else "",
                 bars(histogram(drawn, BARS_WIDE)),
             )
     return table
+
+
+def _shared(one: ClassPreview) -> str:
+    return f"{one.shared_ratio:.0%}" + (f", {one.churn} new" if one.churn else "")
 
 
 def _stage_table(stages: Sequence[StagePreview], input_price: float | None, output_price: float | None) -> Table:

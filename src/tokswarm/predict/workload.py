@@ -55,6 +55,11 @@ class Workload:
                     f"the class {one.name} of the run comes in sessions, which a prediction does not know",
                     hint="measure a run whose requests stand alone",
                 )
+            if one.prompt.shared_prefix is not None and one.prompt.shared_prefix.churn is not None:
+                raise ConfigError(
+                    f"the class {one.name} of the run replaces its prefixes, which a prediction does not know",
+                    hint="measure a run without churn",
+                )
         self.stages = plan.stages
         self._run = run
         self._block_tokens = block_tokens

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from tokswarm.traffic.rates import Rates
-from tokswarm.traffic.units import Duration, Rate, TokenPrice
+from tokswarm.traffic.units import Duration, Rate, ShareRate, TokenPrice
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -108,6 +108,8 @@ class SharedPrefix(Spec, frozen=True, kw_only=True):
     groups: Positive
     tokens: Positive
     popularity: Popularity = Popularity()
+    churn: ShareRate | None = None
+    """Share of the groups that is replaced by new ones in a time, e.g. 10%/m; None: they stay."""
 
 
 class Prompt(Spec, frozen=True, kw_only=True):

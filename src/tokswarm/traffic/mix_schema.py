@@ -14,7 +14,7 @@ from tokswarm.traffic import mix as mix_module
 from tokswarm.traffic import rates as rates_module
 from tokswarm.traffic.mix import MixDocument
 from tokswarm.traffic.rates import RateCourse, Rates
-from tokswarm.traffic.units import Duration, Rate, TokenPrice
+from tokswarm.traffic.units import Duration, Rate, ShareRate, TokenPrice
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 _DURATION = {
@@ -31,6 +31,11 @@ _PRICE = {
     "type": "string",
     "pattern": r"^\s*\d+(\.\d+)?\s*/\s*[kM]\s*$|\$\{",
     "description": "US dollars for tokens, such as 0.15/M for a million.",
+}
+_SHARE_RATE = {
+    "type": "string",
+    "pattern": r"^\s*\d+(\.\d+)?\s*%\s*/\s*(s|m|h)\s*$|\$\{",
+    "description": "A share in a time, such as 10%/m for a tenth of the whole each minute.",
 }
 _COUNT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[kMG]\s*$|\$\{"}
 _NUMBER = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[kMG%]\s*$|\$\{"}
@@ -106,6 +111,8 @@ class _Writer:
             return dict(_DURATION)
         if type_ is TokenPrice:
             return dict(_PRICE)
+        if type_ is ShareRate:
+            return dict(_SHARE_RATE)
         if type_ is Rates:
             sweep = {"type": "array", "items": _RATE, "minItems": 1}
             return {"anyOf": [_RATE, sweep, self.of(inspect.type_info(RateCourse))]}

@@ -32,6 +32,8 @@ class ClassPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Drawn, ascending."""
     shared_ratio: float
     """Share of the prompt tokens that belong to a shared prefix, or to what was said before in a session."""
+    churn: str = ""
+    """Share of the groups of its prefix that is replaced in a time, as the mix writes it; empty: none."""
     turns_mean: float = 1.0
     """Requests for each that begins; above 1 of sessions, of which every turn is in the lengths."""
 
@@ -64,7 +66,7 @@ class StagePreview(msgspec.Struct, frozen=True, kw_only=True):
 
 def class_previews(mix: Mix) -> list[ClassPreview]:
     """Each class of a mix."""
-    return [_class_preview(one) for one in mix.classes]
+    return [_with_churn(_class_preview(one), one) for one in mix.classes]
 
 
 def stage_previews(mix: Mix, stages: Sequence[PlannedStage]) -> list[StagePreview]:
@@ -77,6 +79,12 @@ def stage_previews(mix: Mix, stages: Sequence[PlannedStage]) -> list[StagePrevie
         else msgspec.structs.replace(one, load=_search_words(stage.search), requests=None, arrivals=[])
         for one, stage in zip(previews, stages, strict=True)
     ]
+
+
+def _with_churn(preview: ClassPreview, one: TrafficClass) -> ClassPreview:
+    prefix = one.prompt.shared_prefix
+    churn = "" if prefix is None or prefix.churn is None else str(prefix.churn)
+    return msgspec.structs.replace(preview, churn=churn)
 
 
 def _class_preview(one: TrafficClass) -> ClassPreview:

@@ -12,8 +12,9 @@ from itertools import count, takewhile
 
 from tokswarm.traffic.arrivals import offsets_ns
 from tokswarm.traffic.distribution import Sampler, Weighted
-from tokswarm.traffic.mix import Mix, SharedPrefix, TrafficClass
+from tokswarm.traffic.mix import Mix, TrafficClass
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Replay
+from tokswarm.traffic.prefix_groups import GroupText, PrefixGroups, stage_begins_ns
 from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.routing import Routing
@@ -22,7 +23,7 @@ from tokswarm.traffic.session import Session, SessionDraws
 from tokswarm.traffic.share import PART_BITS, Arrival, Share
 from tokswarm.traffic.ticket import Ticket
 
-_ARRIVALS, _TICKETS, _SESSIONS = range(3)
+_ARRIVALS, _TICKETS, _SESSIONS, _CHURN = range(4)
 REPLAY_CLASS_INDEX = 0
 """Requests of a trace count for the mix's first class, with its limits; their lengths come from the trace."""
 
@@ -51,15 +52,18 @@ class TicketSource:
         self._worker_index = worker_index
         self._worker_count = worker_count
         self._joins_late = joins_late
-        self._draws: dict[int, Callable[[int, int | None], Iterator[Ticket]]] = {}
+        self._draws: dict[int, Callable[[int, int | None, int], Iterator[Ticket]]] = {}
         self._routing = Routing(plan.mix)
         self._writers = [
             PromptWriter(endpoint.fit, target_content_seed(plan.content_seed, place), vocabulary_of(target))
             for place, (endpoint, target) in enumerate(zip(plan.endpoints, plan.mix.all_targets, strict=True))
         ]
-        self._classes = [_ClassDraws(one) for one in plan.mix.classes]
+        self._classes = [
+            _ClassDraws(one, mixed_seed(plan.mix.seed, _CHURN, place)) for place, one in enumerate(plan.mix.classes)
+        ]
         self._sessions = [None if one.session is None else SessionDraws(one, one.session) for one in plan.mix.classes]
-        self._prefix_used: dict[tuple[int, int, int], int] = {}
+        self._prefix_used: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """By class, group and target: the generation that was used last, and how much of it."""
         self._replays: dict[int, ReplayRows] = {}
         self._blocks_used: dict[tuple[str, int], bytearray] = {}
         for index, stage in enumerate(plan.stages):
@@ -79,11 +83,14 @@ class TicketSource:
         """What is this worker's of a stage that nobody leaves or joins."""
         return Share(worker_index=self._worker_index, worker_count=self._worker_count)
 
-    def tickets(self, stage_index: int) -> Iterator[Ticket]:
-        """This worker's tickets in order: endless in a closed loop, else until the stage or its trace ends."""
+    def tickets(self, stage_index: int, elapsed_ns: Callable[[], int] = lambda: 0) -> Iterator[Ticket]:
+        """This worker's tickets in order: endless in a closed loop, else until the stage or its trace ends.
+
+        `elapsed_ns`: the time since the stage's start, asked for each ticket of a closed loop.
+        """
         share = self.share
         if isinstance(self._plan.stages[stage_index].load, ClosedLoop):
-            yield from self._closed(stage_index, share, None)
+            yield from self._closed(stage_index, share, None, elapsed_ns)
             return
         for arrival in self.arrivals(stage_index):
             if share.has(arrival.number):
@@ -106,7 +113,7 @@ class TicketSource:
         load = self._plan.stages[stage_index].load
         if isinstance(load, Replay):
             return self._replayed(stage_index, load, arrival)
-        return self._draw(stage_index)(arrival.number, arrival.due_ns)
+        return self._draw(stage_index)(arrival.number, arrival.due_ns, arrival.due_ns)
 
     def classes_of(self, stage_index: int, arrival: Arrival) -> list[int]:
         """The classes of the tickets that `tickets_of` draws, without drawing their texts."""
@@ -118,12 +125,14 @@ class TicketSource:
             class_index = Weighted(stage_class_weights(self._plan.mix, stage)).draw(rng)
         return [class_index] * len(self._routing.targets_of(class_index, stage_index, arrival.number))
 
-    def lanes(self, stage_index: int, share: Share) -> list[Iterator[Ticket]]:
+    def lanes(self, stage_index: int, share: Share, elapsed_ns: Callable[[], int]) -> list[Iterator[Ticket]]:
         """For each target of the mix the tickets that its users send in a closed loop: all the same ones, but of
         mirrored traffic, where each target has users of its own. A target without any has an empty lane.
+
+        `elapsed_ns`: the time since the stage's start, asked for each ticket.
         """
         if not self._routing.is_mirrored:
-            return [self._closed(stage_index, share, None)] * len(self._writers)
+            return [self._closed(stage_index, share, None, elapsed_ns)] * len(self._writers)
         weights = stage_class_weights(self._plan.mix, self._plan.stages[stage_index])
         reached = {
             place
@@ -132,7 +141,7 @@ class TicketSource:
             for place in self._routing.targets_of(class_index, stage_index, 0)
         }
         return [
-            self._closed(stage_index, share, place) if place in reached else iter(())
+            self._closed(stage_index, share, place, elapsed_ns) if place in reached else iter(())
             for place in range(len(self._writers))
         ]
 
@@ -146,11 +155,13 @@ class TicketSource:
             draws, first, seed=seed, key=(stage_index, first.index), writer=self._writers[first.target_index]
         )
 
-    def _closed(self, stage_index: int, share: Share, only: int | None) -> Iterator[Ticket]:
+    def _closed(
+        self, stage_index: int, share: Share, only: int | None, elapsed_ns: Callable[[], int]
+    ) -> Iterator[Ticket]:
         """`only`: leaves out what goes to other targets than this."""
         draw = self._draw(stage_index, only)
         for index in count((share.part << PART_BITS) + share.worker_index, share.worker_count):
-            yield from draw(index, None)
+            yield from draw(index, None, elapsed_ns())
 
     def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Arrival]:
         rows = self._replays[stage_index]
@@ -194,48 +205,62 @@ class TicketSource:
         whole = self._writers[target_index].whole_blocks(rows.prompt_tokens[index], replay.block_tokens, len(known))
         return known[:whole]
 
-    def _draw(self, stage_index: int, only: int | None = None) -> Callable[[int, int | None], Iterator[Ticket]]:
+    def _draw(self, stage_index: int, only: int | None = None) -> Callable[[int, int | None, int], Iterator[Ticket]]:
         if only is None and stage_index in self._draws:
             return self._draws[stage_index]
         seed = mixed_seed(self._plan.mix.seed, _TICKETS, stage_index)
         rng = random.Random()  # noqa: S311 - reseeded for each ticket, to be reproducible
         pick_class = Weighted(stage_class_weights(self._plan.mix, self._plan.stages[stage_index]))
+        begins_ns = stage_begins_ns(self._plan.stages, stage_index)
 
-        def draw(index: int, due_ns: int | None) -> Iterator[Ticket]:
+        def draw(index: int, due_ns: int | None, elapsed_ns: int) -> Iterator[Ticket]:
             ticket_seed = mixed_seed(seed, index)
             rng.seed(ticket_seed)
             class_index = pick_class.draw(rng)
             first, *others = self._routing.targets_of(class_index, stage_index, index)
+            at_ns = begins_ns + elapsed_ns
             if only is None or first == only:
-                yield self._drawn(rng, class_index, (stage_index, index), due_ns, first)
+                yield self._drawn(rng, class_index, (stage_index, index), first, due_ns=due_ns, at_ns=at_ns)
             for target_index in others:
                 if only is None or target_index == only:
                     rng.seed(ticket_seed)
                     pick_class.draw(rng)  # again, so that each target's ticket has the same lengths
-                    yield self._drawn(rng, class_index, (stage_index, index), due_ns, target_index)
+                    yield self._drawn(rng, class_index, (stage_index, index), target_index, due_ns=due_ns, at_ns=at_ns)
 
         if only is None:
             self._draws[stage_index] = draw
         return draw
 
     def _drawn(
-        self, rng: random.Random, class_index: int, key: tuple[int, int], due_ns: int | None, target_index: int
+        self,
+        rng: random.Random,
+        class_index: int,
+        key: tuple[int, int],
+        target_index: int,
+        *,
+        due_ns: int | None,
+        at_ns: int,
     ) -> Ticket:
+        """`at_ns`: in the time of the run's stages."""
         writer = self._writers[target_index]
         draws = self._classes[class_index]
         tokens = draws.prompt_tokens.draw(rng)
         max_tokens = draws.max_tokens.draw(rng)
         ideal = 0
-        if draws.prefix is None or draws.group is None:
+        groups = draws.groups
+        if groups is None:
             prompt = writer.unique(tokens, key)
         else:
-            group = draws.group.draw(rng)
-            prefix_tokens = min(draws.prefix.tokens, tokens)
-            of_group = (class_index, group, target_index)
-            ideal = min(self._known_prefix(of_group, draws.prefix.tokens), prefix_tokens)
-            self._prefix_used[of_group] = max(self._prefix_used.get(of_group, 0), prefix_tokens)
+            text = groups.draw(rng, at_ns)
+            prefix_tokens = min(groups.tokens, tokens)
+            known = self._use_prefix(class_index, text, target_index, groups.tokens, prefix_tokens)
+            ideal = min(known, prefix_tokens)
             prompt = writer.with_prefix(
-                tokens, key, prefix_tokens=draws.prefix.tokens, class_index=class_index, group=group
+                tokens,
+                key,
+                prefix_tokens=groups.tokens,
+                class_index=class_index,
+                group=groups.text_number(text),
             )
         return Ticket(
             index=key[1],
@@ -249,35 +274,35 @@ class TicketSource:
             turn=None if self._sessions[class_index] is None else 1,
         )
 
-    def _known_prefix(self, of_group: tuple[int, int, int], tokens: int) -> int:
-        """How much of the prefix of a class's group an unlimited cache of the target has by now.
+    def _use_prefix(self, class_index: int, text: GroupText, target_index: int, tokens: int, used: int) -> int:
+        """How much of a group's text an unlimited cache of the target had before this use of its first `used` tokens.
 
-        Somebody in the fleet pays for each group once. Workers do not hear of each other's requests, so
+        Somebody in the fleet pays for each text once. Workers do not hear of each other's requests, so
         the group's number says whose first use it is; for all others the prefix counts as known.
         """
-        _, group, _ = of_group
-        if self._joins_late or group % self._worker_count != self._worker_index:
+        if self._joins_late or text.group % self._worker_count != self._worker_index:
             return tokens
-        return self._prefix_used.get(of_group, 0)
+        of_group = (class_index, text.group, target_index)
+        generation, known = self._prefix_used.get(of_group, (text.generation, 0))
+        if generation != text.generation:
+            known = 0
+        self._prefix_used[of_group] = (text.generation, max(known, used))
+        return known
 
 
 class _ClassDraws:
     """What is drawn for each request of one class."""
 
-    def __init__(self, traffic_class: TrafficClass) -> None:
+    def __init__(self, traffic_class: TrafficClass, churn_seed: int) -> None:
         self.prompt_tokens = Sampler(traffic_class.prompt.tokens)
         self.max_tokens = Sampler(traffic_class.output.max_tokens)
-        self.prefix = traffic_class.prompt.shared_prefix
-        self.group = None if self.prefix is None else _popularity(self.prefix)
+        prefix = traffic_class.prompt.shared_prefix
+        self.groups = None if prefix is None else PrefixGroups(prefix, churn_seed)
 
 
 def stage_offsets_ns(mix: Mix, stage_index: int, load: OpenLoop) -> Iterator[int]:
     """When the requests of an open-loop stage are due over the whole fleet; endless."""
     return offsets_ns(load, random.Random(mixed_seed(mix.seed, _ARRIVALS, stage_index)))  # noqa: S311 - reproducible
-
-
-def _popularity(prefix: SharedPrefix) -> Weighted:
-    return Weighted([rank**-prefix.popularity.zipf for rank in range(1, prefix.groups + 1)])
 
 
 def _leading_run(blocks: Sequence[int], used: bytearray) -> int:

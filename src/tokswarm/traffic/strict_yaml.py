@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from tokswarm.errors import ConfigError
 from tokswarm.traffic.rates import RateCourse, Rates
-from tokswarm.traffic.units import Duration, Rate, TokenPrice, parse_count, parse_percent
+from tokswarm.traffic.units import Duration, Rate, ShareRate, TokenPrice, parse_count, parse_percent
 
 LARGEST_TEXT = 256 * 1024
 """In characters; a mix is a page or two."""
@@ -36,6 +36,7 @@ _NUMBER_KINDS: dict[type, tuple[str, ...]] = {inspect.IntType: ("int",), inspect
 _EXPECTED_CUSTOM: dict[type, str] = {
     Duration: "a duration such as 800ms or 5s",
     Rate: "a rate such as 12/s",
+    ShareRate: "a share in a time such as 10%/m",
     TokenPrice: "a price such as 0.15/M",
     Rates: "a rate such as 12/s, a list of rates, or a course such as {from: 2/s, to: 40/s}",
 }

@@ -22,6 +22,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])")
 _TIMES = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([kM])")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_SHARE_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*%\s*/\s*(s|m|h)")
 
 
 def parse_count(text: str) -> int | None:
@@ -155,6 +156,48 @@ class Rate(Written):
 
     def __repr__(self) -> str:
         return f"Rate.parse({str(self)!r})"
+
+
+class ShareRate(Written):
+    """A share of a whole in a time, > 0: `10%/m` is a tenth of it each minute."""
+
+    __slots__ = ("_per_s",)
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+
+    @classmethod
+    def parse(cls, written: object) -> Self:
+        """Read `10%/m`, `0.5%/s`, `20%/h`. ValueError says what is wrong with anything else."""
+        match = _SHARE_RATE.fullmatch(written.strip() if isinstance(written, str) else "")
+        if match is None:
+            raise ValueError(f"{written!r} is no share in a time; write it as 10%/m, 1%/s or 50%/h")
+        per_s = float(Decimal(match[1]) / 100) / _S_PER[match[2]]
+        if not 0 < per_s <= 1:
+            raise ValueError(f"{written!r} must be above 0% and at most 100%/s")
+        return cls(per_s)
+
+    @property
+    def per_s(self) -> float:
+        """The share in a second."""
+        return self._per_s
+
+    def __eq__(self, other: object) -> bool:
+        return self._per_s == other._per_s if isinstance(other, ShareRate) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((ShareRate, self._per_s))
+
+    def __str__(self) -> str:
+        """The canonical text: per minute, unless only per second or hour has a short number."""
+        for unit in ("m", "s", "h"):
+            number = f"{Decimal(f'{self._per_s * 100 * _S_PER[unit]:.10g}'):f}"
+            if float(Decimal(number) / 100) / _S_PER[unit] == self._per_s:
+                return f"{number}%/{unit}"
+        return f"{Decimal(repr(self._per_s)) * 100:f}%/s"
+
+    def __repr__(self) -> str:
+        return f"ShareRate.parse({str(self)!r})"
 
 
 class TokenPrice(Written):

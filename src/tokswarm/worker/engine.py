@@ -261,12 +261,17 @@ class Engine:
             return
         assert isinstance(load, ClosedLoop)
         self._part = share.part
-        for lane, tickets in dict(zip(self._lanes, self._source.lanes(self._stage_index, share), strict=True)).items():
+        tickets_of_lanes = self._source.lanes(self._stage_index, share, self._elapsed_ns)
+        for lane, tickets in dict(zip(self._lanes, tickets_of_lanes, strict=True)).items():
             lane.tickets = tickets
             lane.wanted = concurrency_share(load.concurrency, share.worker_index, share.worker_count)
             while lane.users < lane.wanted:
                 lane.users += 1
                 self._client.defer(partial(self._next_of_user, lane))
+
+    def _elapsed_ns(self) -> int:
+        """Since the start of the stage under way."""
+        return max(0, time.monotonic_ns() - self._start_ns)
 
     def _next_of_user(self, lane: Lane) -> None:
         """The next request of a free user; nothing once the stage of its lane is over, or there is a user too many."""

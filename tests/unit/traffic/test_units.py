@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokswarm.traffic.rates import Rates
-from tokswarm.traffic.units import Duration, Rate, dec_hook, enc_hook
+from tokswarm.traffic.units import Duration, Rate, ShareRate, dec_hook, enc_hook
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,28 @@ def test_a_rate_is_read_and_written_canonically(text: str, per_s: float, canonic
 
 
 @pytest.mark.parametrize(
+    ("text", "per_s", "canonical"),
+    [
+        pytest.param("10%/m", 0.1 / 60, "10%/m", id="per-minute"),
+        pytest.param(" 0.5 % / s", 0.005, "30%/m", id="per-second"),
+        pytest.param("100%/s", 1.0, "6000%/m", id="most"),
+        pytest.param("50%/h", 0.5 / 3600, "50%/h", id="per-hour"),
+    ],
+)
+def test_a_share_in_a_time_is_read_and_written_canonically(text: str, per_s: float, canonical: str) -> None:
+    share = ShareRate.parse(text)
+    assert share.per_s == pytest.approx(per_s)
+    assert str(share) == canonical
+    assert ShareRate.parse(str(share)) == share
+
+
+@pytest.mark.parametrize(
     ("parse", "written", "words"),
     [
+        pytest.param(ShareRate.parse, "10%", "'10%' is no share in a time; write it as 10%/m", id="share-of-no-time"),
+        pytest.param(ShareRate.parse, 0.1, "0.1 is no share in a time", id="bare-share"),
+        pytest.param(ShareRate.parse, "0%/m", "must be above 0% and at most 100%/s", id="no-share"),
+        pytest.param(ShareRate.parse, "101%/s", "must be above 0% and at most 100%/s", id="too-large-a-share"),
         pytest.param(Duration.parse, "5", "'5' has no unit; write a duration as 5s or 5ms", id="bare-duration"),
         pytest.param(Duration.parse, 5, "5 has no unit; write a duration as 5s or 5ms", id="bare-number"),
         pytest.param(Duration.parse, "5 sec", "'5 sec' is no duration", id="unknown-unit"),
