@@ -111,6 +111,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
     """Number of its session, unique in its stage; None: it belongs to none."""
     turn: int | None = None
     """Which turn of the session it is, from 1."""
+    model: str | None = None
+    """Which model the answer says it is from; None: it does not say."""
+    fell_back: bool | None = None
+    """A gateway between says that another provider or model than the first took it; None: nobody says."""
+    token_share: float | None = None
+    """Share of the requests whose tokens go into the database as points, drawn by id; None: all of them."""
 
     @property
     def ttft_ms(self) -> float | None:

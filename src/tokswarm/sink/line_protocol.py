@@ -23,7 +23,8 @@ from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.measure.schema import FieldType, Measurement
 from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow, WorkerSecond
-from tokswarm.sink.record_log import Entry
+from tokswarm.sink.frame import Entry
+from tokswarm.sink.token_budget import is_drawn
 
 TICK_NS = 10_000
 SLOTS = 10_000
@@ -46,7 +47,9 @@ _INT64_END = 2**63
 
 
 _LE_PREFIXES = ("ttft", "itl", "e2e")
-_WRITTEN_APART = frozenset({"itls_us", *(name for prefix in _LE_PREFIXES for name in schema.le_names(prefix))})
+_WRITTEN_APART = frozenset(
+    {"itls_us", "share", "sampled", *(name for prefix in _LE_PREFIXES for name in schema.le_names(prefix))}
+)
 _LE_KEYS = tuple((prefix, tuple(f"{name}=".encode() for name in schema.le_names(prefix))) for prefix in _LE_PREFIXES)
 
 
@@ -180,12 +183,15 @@ class LineFormatter:
 
     def _request(self, record: RequestRecord) -> Iterator[list[bytes]]:
         done_unix_ns = self._done_stamp(record.slot, record.sent_unix_ns + record.done_ns - record.sent_ns)
-        if self._token_points and record.arrivals:
-            yield from self._tokens(record)
-        elif self._token_points and record.output_tokens > 0:
+        share = 1.0 if record.token_share is None else record.token_share
+        drawn = self._token_points and is_drawn(record.request_id, share)
+        if drawn and record.arrivals:
+            yield from self._tokens(record, share)
+        elif drawn and record.output_tokens > 0:
             # An answer that did not stream: all its tokens came with its end.
             prefix = self._prefix(schema.TOKEN, self._run_id, self._worker, record.class_name)
-            yield [b"%bn=%di,index=0i,request=%di %d" % (prefix, record.output_tokens, record.request_id, done_unix_ns)]
+            values = (prefix, record.output_tokens, record.request_id, repr(share).encode(), done_unix_ns)
+            yield [b"%bn=%di,index=0i,request=%di,share=%b %d" % values]
         packer = zlib.compressobj(1)
         packed = b""
         for gaps in _gaps_us(record):
@@ -193,6 +199,9 @@ class LineFormatter:
             yield []
         packed = base64.b64encode(packed + packer.flush())
         fields = self._fields(_REQUEST, record)
+        if self._token_points:
+            fields += b",share=%b" % repr(share).encode()
+        fields += b",sampled=%di" % drawn
         if len(packed) > PACKED_LIMIT_BYTES:
             self._packs_dropped += 1
         elif record.arrivals:
@@ -208,11 +217,12 @@ class LineFormatter:
         )
         yield [self._line(prefix, fields, done_unix_ns)]
 
-    def _tokens(self, record: RequestRecord) -> Iterator[list[bytes]]:
+    def _tokens(self, record: RequestRecord, share: float) -> Iterator[list[bytes]]:
         # hot: once per token. One format per point, no lookup, no branch but those of the rule.
         prefix = self._prefix(schema.TOKEN, self._run_id, self._worker, record.class_name).replace(b"%", b"%%")
-        first = b"%bn=%%di,index=%%di,request=%di %%d" % (prefix, record.request_id)
-        later = b"%bitl_us=%%di,n=%%di,index=%%di,request=%di %%d" % (prefix, record.request_id)
+        end = b"request=%di,share=%b %%d" % (record.request_id, repr(share).encode())
+        first = b"%bn=%%di,index=%%di,%b" % (prefix, end)
+        later = b"%bitl_us=%%di,n=%%di,index=%%di,%b" % (prefix, end)
         sent_unix_ns, slot_ns = record.sent_unix_ns, record.slot % SLOTS
         points: list[bytes] = []
         tick = index = tokens = before_ns = 0

@@ -48,6 +48,8 @@ class InfluxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """InfluxDB 1.8: the database, or `database/retention policy`."""
     token_points: bool = True
     """Write a point for every token arrival, beside the packed gaps of each request."""
+    token_points_per_s: float | None = None
+    """The most of them a worker writes: beyond it whole requests are drawn; None: no limit."""
 
     @property
     def database(self) -> str:
@@ -76,18 +78,21 @@ class InfluxSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"INFLUXDB_V2_URL for {parts.hostname} holds a user or a password",
                 hint="put them into INFLUXDB_V2_TOKEN, for InfluxDB 1.8 as user:password",
             )
+        token_points, points_per_s = _token_points(environ)
         return cls(
             url=url,
             token=Secret(environ.get("INFLUXDB_V2_TOKEN", "").strip()),
             org=environ.get("INFLUXDB_V2_ORG", "").strip() or NO_ORG,
             bucket=environ.get("INFLUXDB_V2_BUCKET", "").strip() or DEFAULT_BUCKET,
-            token_points=_switch(environ, "TOKSWARM_TOKEN_POINTS"),
+            token_points=token_points,
+            token_points_per_s=points_per_s,
         )
 
 
 LOG_LIMIT = "TOKSWARM_RECORD_LOG_LIMIT"
 SMALLEST_LOG_LIMIT_BYTES = 1 << 20
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])B?")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(k?)\s*/\s*s")
 _TIMES = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -106,10 +111,18 @@ def log_limit_bytes(environ: Mapping[str, str]) -> int | None:
     return limit_bytes
 
 
-def _switch(environ: Mapping[str, str], name: str) -> bool:
-    value = environ.get(name, "").strip().lower()
-    if value in ("", "on"):
-        return True
-    if value == "off":
-        return False
-    raise ConfigError(f"{name} is {environ[name]!r}, expected on or off")
+def _token_points(environ: Mapping[str, str]) -> tuple[bool, float | None]:
+    """Whether token points are written, and how many a second at most."""
+    written = environ.get("TOKSWARM_TOKEN_POINTS", "").strip().lower()
+    if written in ("", "on"):
+        return True, None
+    if written == "off":
+        return False, None
+    match = _RATE.fullmatch(written)
+    points_per_s = 0.0 if match is None else float(match[1]) * _TIMES.get(match[2], 1)
+    if points_per_s <= 0:
+        raise ConfigError(
+            f"TOKSWARM_TOKEN_POINTS is {environ['TOKSWARM_TOKEN_POINTS']!r}, expected on, off, or at most so many "
+            "a second as 20k/s"
+        )
+    return True, points_per_s

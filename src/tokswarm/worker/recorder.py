@@ -5,10 +5,13 @@ The record goes to the log before anything else happens with it.
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tokswarm.measure.histogram import Buckets, bucket_of
 from tokswarm.measure.record import Outcome, RequestRecord
 from tokswarm.measure.window import Window, WindowRow
 from tokswarm.sink.record_log import RecordLog
+from tokswarm.sink.token_budget import TokenBudget
 from tokswarm.traffic.mix import TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.wire.answer import LiveRow
@@ -75,13 +78,16 @@ class Recorder:
         target_names: Sequence[str],
         log: RecordLog,
         wall_offset_ns: Callable[[], int],
+        token_budget: TokenBudget | None = None,
     ) -> None:
+        """`token_budget`: None when every token may become a point of a database."""
         self._worker = worker
         self._next_id = worker_index << 40
         self._classes = classes
         self._target_names = list(target_names)
         self._log = log
         self._wall_offset_ns = wall_offset_ns
+        self._token_budget = token_budget
         self._rows: dict[tuple[int, str], Row] = {}
         self._sequence = 0
         self.on_record: Callable[[RequestRecord], None] | None = None
@@ -139,6 +145,10 @@ class Recorder:
             wall_offset_ns=self._wall_offset_ns(),
         )
         self._next_id += 1
+        if self._token_budget is not None:
+            share = self._token_budget.share(len(record.arrivals) // 8)
+            if share < 1.0:
+                record = msgspec.structs.replace(record, token_share=share)
         self._log.append(record)
         self.records += 1
         self.output_tokens += record.output_tokens
@@ -154,6 +164,8 @@ class Recorder:
 
     def take(self, second_unix: int) -> Window:
         """Close the second: its window. Rows in which nothing happened go, so that stages of the past cost nothing."""
+        if self._token_budget is not None:
+            self._token_budget.next_second()
         rows = []
         for key, row in list(self._rows.items()):
             taken = row.take()

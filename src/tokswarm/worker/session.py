@@ -20,6 +20,7 @@ from tokswarm.measure.window import WorkerSecond
 from tokswarm.sink.influx import InfluxSink
 from tokswarm.sink.record_log import RecordLog
 from tokswarm.sink.settings import InfluxSettings, log_limit_bytes
+from tokswarm.sink.token_budget import TokenBudget
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.sdk_client import SdkClient
@@ -106,6 +107,8 @@ class WorkerRun:
             self._clients.append(client)
             built.callback(client.close)
         clock = self._clients[0].clock
+        settings = InfluxSettings.from_environ(os.environ)
+        budget_per_s = None if settings is None else settings.token_points_per_s
         self._recorder = Recorder(
             worker=self._worker,
             worker_index=self._shard.worker_index,
@@ -113,6 +116,7 @@ class WorkerRun:
             target_names=[target.name for target in targets],
             log=self._log,
             wall_offset_ns=lambda: clock.offset_ns,
+            token_budget=None if budget_per_s is None else TokenBudget(budget_per_s),
         )
         self._recorder.on_record = self._told
         writers = [
@@ -120,7 +124,6 @@ class WorkerRun:
             for target, endpoint in zip(targets, plan.endpoints, strict=True)
         ]
         self._engine = Engine(self._shard, list(zip(self._clients, writers, strict=True)), self._recorder)
-        settings = InfluxSettings.from_environ(os.environ)
         self._sink = (
             None if settings is None else InfluxSink(self._log_path, settings, run_id=self._run_id, worker=self._worker)
         )

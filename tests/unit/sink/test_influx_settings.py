@@ -43,7 +43,7 @@ def test_a_url_alone_is_enough() -> None:
         pytest.param({"INFLUXDB_V2_URL": "http://me:t0ps3cret@db"}, "holds a user or a password", id="password in url"),
         pytest.param(
             {"INFLUXDB_V2_URL": "http://db", "TOKSWARM_TOKEN_POINTS": "maybe"},
-            "'maybe', expected on or off",
+            "'maybe', expected on, off, or at most so many a second as 20k/s",
             id="switch",
         ),
     ],
@@ -72,3 +72,26 @@ def test_the_limit_of_a_record_log_is_a_size(written: str, limit_bytes: int | No
 def test_a_limit_that_is_no_size_or_too_small_for_a_log_is_refused(written: str) -> None:
     with pytest.raises(ConfigError, match="expected a size as 500M or 20G"):
         log_limit_bytes({"TOKSWARM_RECORD_LOG_LIMIT": written})
+
+
+@pytest.mark.parametrize(
+    ("written", "points", "per_s"),
+    [
+        ("", True, None),
+        ("on", True, None),
+        ("OFF", False, None),
+        ("20k/s", True, 20_000.0),
+        ("1.5k / s", True, 1_500.0),
+        ("800/s", True, 800.0),
+    ],
+)
+def test_token_points_are_on_off_or_so_many_a_second(written: str, points: bool, per_s: float | None) -> None:
+    settings = InfluxSettings.from_environ({"INFLUXDB_V2_URL": "http://db", "TOKSWARM_TOKEN_POINTS": written})
+    assert settings is not None
+    assert (settings.token_points, settings.token_points_per_s) == (points, per_s)
+
+
+@pytest.mark.parametrize("written", ["20k", "0/s", "-5/s", "5/m", "k/s"])
+def test_a_budget_of_token_points_needs_a_rate(written: str) -> None:
+    with pytest.raises(ConfigError, match="expected on, off"):
+        InfluxSettings.from_environ({"INFLUXDB_V2_URL": "http://db", "TOKSWARM_TOKEN_POINTS": written})

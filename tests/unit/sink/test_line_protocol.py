@@ -17,6 +17,7 @@ from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WindowRow, WorkerSecond
 from tokswarm.sink.line_protocol import TEXT_LIMIT, LineFormatter, escape_tag, escape_text
 from tokswarm.sink.record_log import Entry
+from tokswarm.sink.token_budget import is_drawn
 
 SENT_UNIX_NS = 1_700_000_000_123_456_789
 
@@ -151,6 +152,8 @@ def test_a_request_has_its_tags_fields_and_time_to_the_letter() -> None:
         "served_by": "pod-3",
         "finish_reason": "length",
         "merged_arrivals": 1,
+        "share": 1.0,
+        "sampled": 1,
     }
     assert time == 1_700_000_000_183_450_003  # done in whole ticks of 10 µs, and the slot
 
@@ -165,11 +168,21 @@ def test_token_points_carry_gap_count_index_and_a_time_of_their_own() -> None:
             )
         )
     )
-    tags = {"run": "run-1", "worker": "w0", "class": "chat"}
+    tags, every = {"run": "run-1", "worker": "w0", "class": "chat"}, {"share": 1.0}
     assert points == [
-        ("llm_token", tags, {"n": 1, "index": 0, "request": 7}, 1_700_000_000_123_450_003),
-        ("llm_token", tags, {"itl_us": 20_000, "n": 5, "index": 1, "request": 7}, 1_700_000_000_143_450_003),
-        ("llm_token", tags, {"itl_us": 29_999, "n": 1, "index": 6, "request": 7}, 1_700_000_000_173_450_003),
+        ("llm_token", tags, {"n": 1, "index": 0, "request": 7, **every}, 1_700_000_000_123_450_003),
+        (
+            "llm_token",
+            tags,
+            {"itl_us": 20_000, "n": 5, "index": 1, "request": 7, "share": 1.0},
+            1_700_000_000_143_450_003,
+        ),
+        (
+            "llm_token",
+            tags,
+            {"itl_us": 29_999, "n": 1, "index": 6, "request": 7, "share": 1.0},
+            1_700_000_000_173_450_003,
+        ),
     ]
 
 
@@ -518,3 +531,22 @@ def test_any_text_stays_within_one_line(tag: str, text: str) -> None:
     _, tags, fields, _ = parse(line)
     assert fields["error"] == re.sub(r"[\x00-\x1f\x7f]", " ", text).encode("utf-8", "replace").decode()
     assert set(tags) == {"run", "worker", "class", "stage", "outcome"} | ({"target"} if tag else set())
+
+
+def test_a_request_that_is_not_drawn_has_its_own_point_alone_and_says_so() -> None:
+    shares = {}
+    for request_id in range(200):
+        seen = record(
+            request_id=request_id, output_tokens=4, arrivals=arrivals(0, 20_000_000, 40_000_000), token_share=0.25
+        )
+        lines = parsed(seen)
+        [request] = [fields for name, _, fields, _ in lines if name == "llm_request"]
+        tokens = tokens_of(lines)
+        assert request["share"] == 0.25
+        assert request["sampled"] == (1 if tokens else 0)
+        assert {fields["share"] for _, _, fields, _ in tokens} <= {0.25}
+        shares[request_id] = bool(tokens)
+    assert 30 < sum(shares.values()) < 75  # 50 wanted
+    assert {request_id for request_id in shares if is_drawn(request_id, 0.25)} == {
+        request_id for request_id, drawn in shares.items() if drawn
+    }
