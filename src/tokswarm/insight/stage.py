@@ -4,9 +4,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from tokswarm.insight.comparison import Comparison
 from tokswarm.insight.failure import Failure
+from tokswarm.insight.fallbacks import Fallbacks
 from tokswarm.insight.measures import Measures
 from tokswarm.insight.server_share import ServerShare
+from tokswarm.insight.target_summary import TargetSummary
 
 
 class StageSummary(Measures, frozen=True, kw_only=True):
@@ -38,6 +41,12 @@ class StageSummary(Measures, frozen=True, kw_only=True):
     classes: dict[str, Measures]
     served_by: dict[str, ServerShare] = msgspec.field(default_factory=dict)
     """What each replica or provider served, where the responses name it."""
+    fallbacks: Fallbacks | None = None
+    """Answers from another provider or model than asked for; None: no answer says anything of it."""
+    targets: dict[str, TargetSummary] = msgspec.field(default_factory=dict)
+    """Target by target, where the mix has several."""
+    comparisons: tuple[Comparison, ...] = ()
+    """Of mirrored traffic each later target against the first."""
 
     @property
     def label(self) -> str:

@@ -8,8 +8,10 @@ import polars as pl
 from tokswarm.insight import tables
 from tokswarm.insight.bend import GENERATOR_LIMITS, Bend, find_bend
 from tokswarm.insight.cliff_list import CliffFound
+from tokswarm.insight.comparison import Comparison, compare
 from tokswarm.insight.cost import Cost, cost_of
 from tokswarm.insight.failure import common_failures
+from tokswarm.insight.fallbacks import Fallbacks, fallbacks, pooled
 from tokswarm.insight.measured_window import MeasuredWindow, measured_window
 from tokswarm.insight.measures import Measures, measure
 from tokswarm.insight.percentiles import percentiles
@@ -19,6 +21,7 @@ from tokswarm.insight.search_result import SearchResult
 from tokswarm.insight.server_share import server_shares
 from tokswarm.insight.server_stage import ServerStage
 from tokswarm.insight.stage import StageSummary
+from tokswarm.insight.target_summary import streams_of, target_summaries, usual_models
 from tokswarm.insight.verdict import Cause, Evidence, State, Verdict, give_verdict
 from tokswarm.measure.record import Outcome
 from tokswarm.measure.window import ALL_CLASSES
@@ -106,8 +109,10 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
     wait = pl.lit(None, pl.Float64) if unloaded is None else estimated_wait_ms(unloaded)
     whole = whole.with_columns(estimated_wait_ms=wait)
     lost = _without_records(run.lost_workers, requests)
+    asked = [run.model, *(endpoint.model for endpoint in run.further_endpoints)]
+    usual = usual_models(requests, asked, run.mix)
     stages = _with_linear_ratio(
-        [_stage(run, plan, times, requests=whole, fleet=dropped, lost=lost) for plan, times in begun]
+        [_stage(run, plan, times, requests=whole, fleet=dropped, lost=lost, usual=usual) for plan, times in begun]
     )
     warmups = {stage.name for stage in stages if stage.warmup}
     in_warmup = pl.col("stage").is_in(list(warmups))
@@ -124,7 +129,7 @@ def summarise(run: RunFile, requests: Table, workers: Table, fleet: Table | None
     verdict = give_verdict(evidence)
     return Summary(
         run_id=run.run_id,
-        model=", ".join(dict.fromkeys([run.model, *(endpoint.model for endpoint in run.further_endpoints)])),
+        model=", ".join(dict.fromkeys(asked)),
         base_url=places_line(run.mix.all_targets),
         started_unix_ns=run.started_unix_ns,
         ended_unix_ns=run.ended_unix_ns,
@@ -171,6 +176,7 @@ def _stage(
     requests: pl.LazyFrame,
     fleet: pl.DataFrame | None,
     lost: list[LostWorker],
+    usual: dict[str, str],
 ) -> StageSummary:
     rows = requests.filter(pl.col("stage") == plan.name).collect()
     window = _window(rows, times)
@@ -179,7 +185,7 @@ def _stage(
     whole = measure(
         rows,
         window,
-        streams=concurrency,
+        streams=streams_of(run.mix, plan),
         dropped=_dropped(fleet, plan.name, ALL_CLASSES, window),
         from_schedule=open_loop,
     )
@@ -211,7 +217,21 @@ def _stage(
         failures=common_failures(rows),
         classes=classes,
         served_by=server_shares(rows),
+        fallbacks=_fallbacks(rows, usual),
+        targets=target_summaries(rows, window, run.mix, plan, usual),
+        comparisons=_comparisons(run, rows, window),
     )
+
+
+def _comparisons(run: RunFile, rows: pl.DataFrame, window: MeasuredWindow) -> tuple[Comparison, ...]:
+    if run.mix.split != "mirror":
+        return ()
+    return tuple(compare(rows, window, [target.name for target in run.mix.targets or ()]))
+
+
+def _fallbacks(rows: pl.DataFrame, usual: dict[str, str]) -> Fallbacks | None:
+    """Of all targets together."""
+    return pooled(fallbacks(rows.filter(pl.col("target") == name), model) for name, model in usual.items())
 
 
 def _load_name(load: Load) -> str:

@@ -5,7 +5,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tokswarm.insight.comparison import Ratio
+from tokswarm.insight.fallbacks import Fallbacks, pooled
 from tokswarm.insight.figures import ABSENT, number, percent, spans
+from tokswarm.insight.measures import Measures
 from tokswarm.insight.percentiles import Percentiles
 from tokswarm.insight.stage import StageSummary
 from tokswarm.insight.summary import Summary
@@ -15,6 +18,16 @@ STATE_STYLES = {State.VALID: "bold green", State.SUSPECT: "bold yellow", State.I
 
 SERVERS_SHOWN = 8
 """Those with the most requests; a fleet of replicas would fill the screen."""
+
+COMPARED = {
+    "ttft_p50_ms": "TTFT\np50",
+    "ttft_p99_ms": "TTFT\np99",
+    "itl_p50_ms": "ITL\np50",
+    "e2e_p50_ms": "E2E\np50",
+    "output_tok_per_s": "tok/s",
+    "ok_ratio": "ok",
+}
+"""Figures of a comparison with their heads; the others are in summary.json."""
 
 REASONS_SHOWN = 6
 """More than fit on a screen beside the table; the rest is in summary.json."""
@@ -29,6 +42,11 @@ def end_table(summary: Summary) -> RenderableType:
         parts += [Text(note, style="dim") for note in _footnotes(measured)]
         if len({name for stage in measured for name in stage.served_by}) > 1:
             parts.append(_servers(measured))
+        if any(stage.targets for stage in measured):
+            parts.append(_targets(measured))
+        if any(stage.comparisons for stage in measured):
+            parts.append(_comparisons(measured))
+        parts += [Text(line, style="yellow") for line in fallback_lines(measured)]
     parts.append(Text(summary.bend.line, style="bold"))
     parts += [Text(search.line, style="bold") for search in summary.searches]
     if summary.cost is not None:
@@ -75,6 +93,64 @@ def _servers(stages: list[StageSummary]) -> Table:
     return table
 
 
+def _targets(stages: list[StageSummary]) -> Table:
+    """What each target gave, stage by stage."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
+    heads = (
+        "stage",
+        "target",
+        "requests",
+        "failed",
+        "tok/s",
+        "TTFT ms\np50 / p99",
+        "ITL ms\np50 / p99",
+        "E2E ms\np50 / p99",
+    )
+    for head in (*heads, "good"):
+        table.add_column(head, justify="left" if head == "target" else "right")
+    for stage in stages:
+        for name, target in stage.targets.items():
+            cells = (
+                f"{sum(target.requests.values()):,}",
+                percent(failed_ratio(target)),
+                number(target.output_tok_per_s),
+                *(_p50_p99(values) for values in (target.ttft_ms, target.itl_ms, target.e2e_ms)),
+                percent(None if target.goodput is None else target.goodput.ratio),
+            )
+            table.add_row(*(Text(cell) for cell in (stage.name, name, *cells)))
+    return table
+
+
+def _comparisons(stages: list[StageSummary]) -> Table:
+    """Each later target against the first, stage by stage."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
+    for head in ("stage", "ratio, 95 %", *COMPARED.values()):
+        table.add_column(head, justify="left" if head.startswith("ratio") else "right")
+    for stage in stages:
+        for each in stage.comparisons:
+            cells = (_ratio(each.ratio(figure)) for figure in COMPARED)
+            table.add_row(*(Text(cell) for cell in (stage.name, f"{each.other} / {each.first}", *cells)))
+    return table
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return ABSENT
+    return f"{ratio.ratio:.2f}" + ("" if ratio.low is None else f"\n{ratio.low:.2f} to {ratio.high:.2f}")
+
+
+def fallback_lines(stages: list[StageSummary]) -> list[str]:
+    """Whose answers came from elsewhere, over these stages; nothing where none did."""
+    by_target: dict[str, list[Fallbacks | None]] = {}
+    for stage in stages:
+        for name, target in stage.targets.items():
+            by_target.setdefault(name, []).append(target.fallbacks)
+        if not stage.targets:
+            by_target.setdefault("", []).append(stage.fallbacks)
+    together = {name: pooled(parts) for name, parts in by_target.items()}
+    return [each.line(name) for name, each in together.items() if each is not None and each.requests]
+
+
 def stage_cells(stage: StageSummary) -> tuple[str, ...]:
     """One row of the table, also that of the page."""
     return (
@@ -90,8 +166,8 @@ def stage_cells(stage: StageSummary) -> tuple[str, ...]:
     )
 
 
-def failed_ratio(stage: StageSummary) -> float | None:
-    """Share of a stage's requests that did not end ok; None when it had none."""
+def failed_ratio(stage: Measures) -> float | None:
+    """Share of its requests that did not end ok; None when it had none."""
     total = sum(stage.requests.values())
     return (total - stage.requests.get("ok", 0)) / total if total else None
 

@@ -11,6 +11,7 @@ REQUESTS: dict[str, pl.DataType] = {
     "worker": pl.String(),
     "class_name": pl.String(),
     "stage": pl.String(),
+    "target": pl.String(),
     "outcome": pl.String(),
     "error": pl.String(),
     "sent_ns": pl.Int64(),
@@ -33,6 +34,8 @@ REQUESTS: dict[str, pl.DataType] = {
     "queue_wait_source": pl.String(),
     "slo_met": pl.Boolean(),
     "served_by": pl.String(),
+    "model": pl.String(),
+    "fell_back": pl.Boolean(),
     "merged_arrivals": pl.Int64(),
     "unstamped_arrivals": pl.Int64(),
     "coalesced": pl.Boolean(),
@@ -41,7 +44,14 @@ REQUESTS: dict[str, pl.DataType] = {
 }
 """`requests.parquet`: one row per finished request (measure/record.py)."""
 
-APPENDED = {"coalesced": False, "abandoned_turns": 0, "log_removed": 0, "served_by": None}
+APPENDED = {
+    "coalesced": False,
+    "abandoned_turns": 0,
+    "served_by": None,
+    "model": None,
+    "fell_back": None,
+    "log_removed": 0,
+}
 """Columns that older runs do not have, and what their absence means."""
 
 WORKERS: dict[str, pl.DataType] = {
@@ -63,7 +73,6 @@ FLEET: dict[str, pl.DataType] = {
     "abandoned_turns": pl.Int64(),
 }
 """`fleet.parquet`: one row per class, stage and second (measure/window.py)."""
-
 
 _SERVER_TEXTS = ("target", "replica", "engine", "version")
 _SERVER_COUNTS = ("unix_ns", "up", "running", "waiting")

@@ -55,6 +55,16 @@ def places_line(targets: Sequence[Target]) -> str:
     )
 
 
+def targets_reached(mix: Mix, class_weights: Sequence[float]) -> set[int]:
+    """The places of the targets that requests of classes with these weights may go to."""
+    return {
+        place
+        for one, weight in zip(mix.classes, class_weights, strict=True)
+        if weight > 0
+        for place in places_of_class(mix, one)
+    }
+
+
 def weight_of(target: Target) -> float:
     """Its share against the others."""
     return target.weight if isinstance(target, NamedTarget) else 1.0

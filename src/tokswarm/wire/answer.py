@@ -47,6 +47,7 @@ class Answer:
         "has_text",
         "last_token_ns",
         "merged_arrivals",
+        "model",
         "queue_wait_ms",
         "read_arrivals",
         "stamps_ns",
@@ -72,6 +73,8 @@ class Answer:
         self.unstamped_arrivals = 0
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.model: str | None = None
+        """Which model it says it is from."""
         self.queue_wait_ms: float | None = None
         self.done = False
         """The end mark has come."""
@@ -150,6 +153,21 @@ class Answer:
     def _fail(self, outcome: Outcome, text: str) -> None:
         if self.error_outcome is None:
             self.error_outcome, self.error = outcome, text
+
+
+class _Named(msgspec.Struct, gc=False):
+    model: str | None = None
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def model_of(data: bytes) -> str | None:
+    """The model that an event or a whole answer names."""
+    try:
+        return _decode_named(data).model
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def judge_answer(answer: Answer) -> tuple[Outcome, str | None]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tokswarm.measure.record import Outcome
-from tokswarm.wire.answer import Answer
+from tokswarm.wire.answer import Answer, model_of
 from tokswarm.wire.usage import ServerTimes, Timings, Usage, lenient
 
 
@@ -112,6 +112,7 @@ class ChatAnswer(Answer):
                 live.output_tokens += 1
                 if last_ns is None:
                     self.first_token_ns = at_ns
+                    self.model = model_of(data)
                 elif at_ns == seen_ns:
                     self.merged_arrivals += 1
                     live.itl_counts[0] += 1
@@ -154,6 +155,7 @@ class ChatAnswer(Answer):
                 return
             chunk = usable
         self._rest(chunk)
+        self.model = model_of(body)
         if chunk.choices:
             self.done = True
             self.finish_reason = chunk.choices[0].finish_reason

@@ -15,6 +15,10 @@ PROCESSING_HEADERS = ("openai-processing-ms", "x-litellm-response-duration-ms", 
 SERVED_BY_HEADERS = ("x-inference-pod", "x-served-by", "x-litellm-model-api-base", "x-litellm-model-id", "x-replica")
 
 
+FALLBACK_HEADERS = ("x-fallback", "x-litellm-attempted-fallbacks")
+"""A yes or no, or how many other providers were asked."""
+
+
 class ServerWord(NamedTuple):
     """What a response's headers say; None: nothing."""
 
@@ -25,6 +29,8 @@ class ServerWord(NamedTuple):
     remaining_requests: int | None
     remaining_tokens: int | None
     """Of the rate limit."""
+    fell_back: bool | None = None
+    """Another provider or model than the first answered."""
 
 
 NOTHING = ServerWord(None, None, None, None, None)
@@ -40,7 +46,16 @@ def server_word(headers: Mapping[str, str]) -> ServerWord:
         processing_ms=None if processing is None else _number(processing),
         remaining_requests=_whole(headers.get("x-ratelimit-remaining-requests")),
         remaining_tokens=_whole(headers.get("x-ratelimit-remaining-tokens")),
+        fell_back=_fell_back(headers),
     )
+
+
+def _fell_back(headers: Mapping[str, str]) -> bool | None:
+    value = next((headers[name].strip().lower() for name in FALLBACK_HEADERS if name in headers), None)
+    if value in ("true", "false"):
+        return value == "true"
+    times = None if value is None else _number(value)
+    return None if times is None else times > 0
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> float | None:

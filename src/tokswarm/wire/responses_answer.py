@@ -27,6 +27,7 @@ class Response(msgspec.Struct, gc=False):
     """The response object, as the first and last events carry it."""
 
     status: str | None = None
+    model: str | None = None
     usage: Usage | None = None
     metrics: ServerTimes | None = None
     incomplete_details: IncompleteDetails | None = None
@@ -103,6 +104,7 @@ class ResponsesAnswer(Answer):
             self._fail(Outcome.IN_BAND_ERROR, "the response failed")
 
     def _whole(self, response: Response) -> None:
+        self.model = response.model
         if response.usage is not None:
             self._take_usage(response.usage, response.metrics)
         if response.error is not None:
@@ -139,6 +141,7 @@ def _lenient_response(value: Any) -> Response:
         return Response()
     response = Response(
         status=value["status"] if isinstance(value.get("status"), str) else None,
+        model=value["model"] if isinstance(value.get("model"), str) else None,
         usage=lenient(value.get("usage"), Usage),
         metrics=lenient(value.get("metrics"), ServerTimes),
         incomplete_details=lenient(value.get("incomplete_details"), IncompleteDetails),

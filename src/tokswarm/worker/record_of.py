@@ -104,6 +104,8 @@ def record_of(
         coalesced=is_coalesced(len(stamps_ns), answer.merged_arrivals),
         session=None if ticket.turn is None else ticket.index,
         turn=ticket.turn,
+        model=answer.model,
+        fell_back=word.fell_back,
     )
 
 

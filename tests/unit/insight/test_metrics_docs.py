@@ -8,12 +8,15 @@ import pytest
 
 from tokswarm.insight import verdict
 from tokswarm.insight.bend import Bend, BendCause, BendPoint, Visible
+from tokswarm.insight.comparison import Comparison, Ratio
 from tokswarm.insight.failure import Failure
+from tokswarm.insight.fallbacks import Fallbacks
 from tokswarm.insight.measures import Goodput, Measures
 from tokswarm.insight.percentiles import Percentiles
 from tokswarm.insight.queue_wait import UnloadedTtft
 from tokswarm.insight.stage import StageSummary
 from tokswarm.insight.summary import Summary, Totals
+from tokswarm.insight.target_summary import TargetSummary
 from tokswarm.insight.verdict import Cause, Reason, State, Verdict
 from tokswarm.measure.record import Outcome, QueueWaitSource, TokenSource
 
@@ -97,6 +100,10 @@ def test_every_measured_key_of_a_stage_is_a_metric(name: str) -> None:
         (StageSummary, "Stages"),
         (Measures, "Stages"),
         (Failure, "Stages"),
+        (Fallbacks, "Stages"),
+        (TargetSummary, "Stages"),
+        (Comparison, "Stages"),
+        (Ratio, "Stages"),
         (Goodput, "Stages"),
         (Bend, "Bend"),
         (BendPoint, "Bend"),

@@ -290,3 +290,21 @@ def test_the_first_of_two_errors_names_the_outcome_whether_they_share_a_read_or_
     assert read((1, error + no_json)).error_outcome is Outcome.IN_BAND_ERROR
     assert read((1, error), (2, no_json)).error_outcome is Outcome.IN_BAND_ERROR
     assert read((1, no_json + error)).error_outcome is Outcome.PROTOCOL
+
+
+def test_the_model_is_read_where_the_first_token_is() -> None:
+    first, second = (
+        b'data: {"model":"%s","choices":[{"delta":{"content":"a"}}]}\n\n' % name for name in (b"m-1", b"m-2")
+    )
+    assert read((1, delta(role="assistant")), (2, first), (3, second)).model == "m-1"
+    assert read((1, delta(content="a"))).model is None
+    assert read((1, first.replace(b'"m-1"', b"7"))).model is None
+
+
+def test_the_model_of_an_answer_in_one_piece_or_of_typed_events_is_read() -> None:
+    whole = ChatAnswer(LiveRow())
+    whole.read_body(b'{"model":"m","choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}')
+    assert whole.model == "m"
+    events = ResponsesAnswer(LiveRow())
+    events.feed(b'data: {"type":"response.completed","response":{"status":"completed","model":"m"}}\n\n', 1, True)
+    assert events.model == "m"

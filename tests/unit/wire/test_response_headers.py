@@ -39,7 +39,7 @@ def test_limits_time_and_replica_are_read() -> None:
             "x-ratelimit-remaining-tokens": "12000",
         }
     )
-    assert word == ("vllm-3", None, 41.0, 99, 12000)
+    assert word == ("vllm-3", None, 41.0, 99, 12000, None)
 
 
 def test_unknown_limits_are_absent() -> None:
@@ -48,3 +48,18 @@ def test_unknown_limits_are_absent() -> None:
 
 def test_a_limit_beyond_every_count_was_not_said() -> None:
     assert server_word({"x-ratelimit-remaining-tokens": "1e300"}) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("headers", "want"),
+    [
+        pytest.param({}, None, id="nobody-says"),
+        pytest.param({"x-fallback": "true"}, True, id="yes"),
+        pytest.param({"x-fallback": "False"}, False, id="no"),
+        pytest.param({"x-litellm-attempted-fallbacks": "0"}, False, id="none-was-asked"),
+        pytest.param({"x-litellm-attempted-fallbacks": "2"}, True, id="two-were-asked"),
+        pytest.param({"x-fallback": "perhaps"}, None, id="neither"),
+    ],
+)
+def test_a_gateway_says_whether_it_fell_back(headers: dict[str, str], want: bool | None) -> None:
+    assert server_word(headers).fell_back is want
