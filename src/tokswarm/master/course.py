@@ -22,6 +22,7 @@ from tokswarm.master.link import FleetLink, FleetWorker, Received
 from tokswarm.master.load_change import changed_stage, load_text, why_not
 from tokswarm.master.log_collection import LogCollection
 from tokswarm.master.merge import PATIENCE_S, WindowMerge
+from tokswarm.master.muster import ACK_TIMEOUT_S, Muster
 from tokswarm.master.probe_series import run_search
 from tokswarm.master.probe_tally import ProbeTally
 from tokswarm.master.run import RunInfo, RunState
@@ -31,9 +32,9 @@ from tokswarm.master.run_report import report_on
 from tokswarm.master.search import TRIES_MOST
 from tokswarm.master.server_look import ServerLook
 from tokswarm.master.spending import Spending
-from tokswarm.master.stage_shares import Orders, StageShares
+from tokswarm.master.stage_shares import StageShares
 from tokswarm.measure.window import WorkerSecond
-from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, SearchPlan, Shard
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, SearchPlan
 from tokswarm.traffic.routing import places_line
 from tokswarm.worker.messages import (
     Ack,
@@ -41,7 +42,6 @@ from tokswarm.worker.messages import (
     Final,
     Message,
     Ping,
-    PlanMessage,
     Reshared,
     Second,
     StageDone,
@@ -50,8 +50,6 @@ from tokswarm.worker.messages import (
 
 _log = logging.getLogger(__name__)
 
-ACK_TIMEOUT_S = 10.0
-"""A plan of a long trace is a few MB, and its prompts' text is made before the ack."""
 LEAD_S = 0.5
 """From the go to the start of a stage: it reaches every worker before."""
 STAGE_SLACK_S = 5.0
@@ -110,9 +108,6 @@ class Course:
         self._watching = False
         self._windows_due = False
         self._ending = False
-        self._now: StageShares | None = None
-        """The stage under way."""
-        self._crew_changed = False
         self._new_load: ClosedLoop | OpenLoop | None = None
         """What a user wants instead of the load of the stage under way."""
         self._record = RunRecord(plan, run_dir=run_dir)
@@ -142,6 +137,15 @@ class Course:
             on_change=on_change,
             warmup_stages={stage.name for stage in plan.stages if stage.warmup},
         )
+        self._muster = Muster(
+            self._crew,
+            plan=plan,
+            deadline_s=self._deadline_s(),
+            fleet=fleet,
+            clock=clock,
+            account=self._account,
+            record=self._record,
+        )
 
     @property
     def info(self) -> RunInfo:
@@ -170,7 +174,7 @@ class Course:
 
     def change_load(self, load: ClosedLoop | OpenLoop) -> None:
         """Go on with another load for the rest of the stage under way. BusyError when there is nothing to change."""
-        now = self._now
+        now = self._muster.now
         if now is None or self._stop_asked or self._error or self.info.state is not RunState.RUNNING:
             reason = "no stage is sending"
         elif self._new_load is not None:
@@ -207,7 +211,7 @@ class Course:
         make_run_folder(self._run_dir, self._mix_yaml)
         self._write_run_file()
         for member in self._crew.present():
-            self._give_shard(member)
+            self._muster.give_shard(member)
         self._wait(
             lambda: bool(self._stop_asked or self._refusals() or not self._crew.without_ack()), within_s=ACK_TIMEOUT_S
         )
@@ -332,7 +336,7 @@ class Course:
     ) -> None:
         start_s = self._clock.monotonic_s() + LEAD_S
         start_unix_ns = self._clock.unix_ns() + round(LEAD_S * 1e9)
-        self._now = now = StageShares(
+        now = StageShares(
             self._plan.run_id,
             index,
             stage,
@@ -340,8 +344,7 @@ class Course:
             is_planned=is_planned,
             extends_s=extends_s,
         )
-        self._crew_changed = False
-        self._send_all(now.begin(self._crew.present()))
+        self._muster.begin(now)
         if decided_for is not None:
             self._tally = ProbeTally(stage, goal=decided_for.goal, start_unix_ns=start_unix_ns)
         self._crew.expect_windows_from(start_s)
@@ -366,7 +369,7 @@ class Course:
         if self._tally is not None:
             self._hear_out(self._tally)
         self._windows_due = False
-        self._now = None
+        self._muster.now = None
         for member in self._crew.behind(index):
             self._lose(member, f"did not drain stage {stage.name} in time")
         end_unix_ns = max(self._clock.unix_ns(), start_unix_ns)
@@ -384,7 +387,7 @@ class Course:
     def _end_sending(self, now: StageShares, load: ClosedLoop | OpenLoop) -> None:
         text = f"a user asked for {'concurrency' if isinstance(load, ClosedLoop) else 'rate'} {load_text(load)}"
         self._account.event("load", f"{now.stage.name}: the load is changed", text)
-        self._send_all(now.end(self._crew.present(), now_unix_ns=self._clock.unix_ns()))
+        self._muster.send_all(now.end(self._crew.present(), now_unix_ns=self._clock.unix_ns()))
         self._wait(
             lambda: bool(self._stop_asked or not self._crew.behind(now.index)),
             within_s=LEAD_S + now.stage.drain_s + STAGE_SLACK_S,
@@ -430,9 +433,10 @@ class Course:
         if self._watching:
             for member in self._crew.silent(now_s=now_s, windows_due=self._windows_due):
                 self._lose(member, f"nothing heard for {now_s - min(member.heard_s, member.window_s):.1f} s")
-            self._look_for_others(now_s)
-        if self._crew_changed:
-            self._share_out_anew()
+            if not (self._stop_asked or self._error or self._told_to_stop):
+                self._muster.look_for_others(now_s)
+        if not self._told_to_stop:
+            self._muster.share_out()
         if not (self._ending and self._merge.missing):
             expected = [member.worker for member in self._crew.without_final()]
             seconds = self._merge.take(now_unix_s=self._clock.unix_ns() / 1e9, workers=expected)
@@ -456,9 +460,9 @@ class Course:
             return
         match message:
             case Ack():
-                self._take_ack(member, message)
+                self._muster.take_ack(member, message)
             case Reshared():
-                self._take_reshared(member, message)
+                self._muster.take_reshared(member, message)
             case Second():
                 self._take_second(member, message, received.received_s)
             case StageDone():
@@ -474,7 +478,7 @@ class Course:
             self._strays += 1
         if member.final is None and member.client not in self._told_again:
             self._told_again.add(member.client)
-            self._send(member, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost, then heard again"))
+            self._muster.send(member, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost, then heard again"))
 
     def _take_second(self, member: Member, second: Second, received_s: float) -> None:
         if second.window.worker != member.worker:
@@ -504,79 +508,9 @@ class Course:
         _log.warning("run %s: worker %s is lost: %s", self._plan.run_id, member.worker, reason)
         self._account.lost(member.worker, member.in_flight, reason)
         self._spending.lost(member.worker)
-        self._send(member, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
+        self._muster.send(member, Stop(run_id=self._plan.run_id, drain_s=0, reason="lost"))
         self._fleet.drop(member.client)
-        if self._now is not None:
-            self._now.lose(member)
-            self._crew_changed = True
-
-    # --- who takes part -----------------------------------------------------------------------------
-
-    def _send(self, member: Member, message: Message) -> None:
-        if self._crew.is_newest(member):  # else it would reach the process that has its name now
-            self._fleet.send(member.fleet_name, message)
-
-    def _send_all(self, orders: Orders) -> None:
-        for member, message in orders:
-            self._send(member, message)
-
-    def _give_shard(self, member: Member) -> None:
-        shard = Shard(
-            plan=self._plan,
-            worker_index=member.index,
-            worker_count=max(len(self._crew), member.index + 1),
-            joins_late=member.joins_late,
-        )
-        name = "" if member.worker == member.fleet_name else member.worker
-        message = PlanMessage(run_id=self._plan.run_id, shard=shard, name=name, deadline_s=self._deadline_s())
-        self._send(member, message)
-
-    def _look_for_others(self, now_s: float) -> None:
-        """Give a part to workers that came after the start; give up those that do not answer."""
-        for member in self._crew.joining():
-            if now_s - member.told_s > ACK_TIMEOUT_S:
-                member.gone = "no answer to the plan"
-                self._account.note(f"worker {member.worker} came during the run and did not answer to its plan")
-        if self._stop_asked or self._error or self._ending or self._told_to_stop:
-            return
-        for worker in self._fleet.workers():
-            known = self._crew.member(worker.client)
-            if known is None and worker.state != "silent" and abs(worker.clock_ahead_s) <= LEAD_S / 2:
-                self._give_shard(self._crew.add(worker, now_s=now_s))
-
-    def _take_ack(self, member: Member, ack: Ack) -> None:
-        member.ack = ack
-        if not member.joins_late:
-            return
-        if ack.error:
-            member.gone = ack.error
-            self._account.note(f"worker {member.worker} came during the run and cannot take part: {ack.error}")
-            return
-        member.window_s = self._clock.monotonic_s()
-        others = len(self._crew.present()) - 1
-        self._account.event("worker", f"worker {member.worker} joined", f"it takes its share beside {others} others")
-        self._account.note(f"worker {member.worker} joined while the run went on")
-        self._account.change(workers=len(self._crew.all()))
-        self._crew_changed = True
-
-    def _share_out_anew(self) -> None:
-        self._crew_changed = False
-        if self._now is not None and not self._told_to_stop:
-            self._send_all(self._now.change(self._crew.present(), now_unix_ns=self._clock.unix_ns()))
-
-    def _take_reshared(self, member: Member, reshared: Reshared) -> None:
-        if reshared.doubled:
-            self._account.note(
-                f"worker {member.worker} heard late that the load was shared out anew: {reshared.doubled} requests "
-                "were sent twice"
-            )
-        for worker, unsent in self._now.counted(reshared) if self._now is not None else ():
-            if unsent:
-                self._record.add_unsent(worker, unsent)
-                self._account.note(
-                    f"worker {worker} was lost with {unsent} arrivals that were due before the others took over: they "
-                    "count as dropped"
-                )
+        self._muster.lose(member)
 
     # --- logs and report ----------------------------------------------------------------------------
 
@@ -643,7 +577,7 @@ class Course:
     def _stop_all(self, *, drain_s: float, reason: str) -> None:
         self._told_to_stop = True
         for member in [*self._crew.present(), *self._crew.joining()]:
-            self._send(member, Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=reason))
+            self._muster.send(member, Stop(run_id=self._plan.run_id, drain_s=drain_s, reason=reason))
 
 
 def end_title(run_id: str) -> str:

@@ -72,7 +72,7 @@ class OnePerWorker:
         yield {node_id: {Placeholder.__name__: 1} for node_id in self._ids}
 
     def add_worker(self, worker_node: Any) -> None:
-        """A late worker has no part in the run under way."""
+        """A late worker gets its share of the run under way by a message of ours."""
 
     def remove_worker(self, worker_node: Any) -> None:
         """Nobody takes its place."""
