@@ -7,7 +7,7 @@ is not here fails the tests, and so does an entry without a panel.
 from collections.abc import Callable, Sequence
 
 import polars as pl
-from board_tables import Expected, Rows, Seen
+from board_tables import DRAWN, Expected, Rows, Seen
 
 Expectation = Callable[[Seen], Expected]
 
@@ -240,7 +240,7 @@ def slowest(column: str, name: str) -> Expectation:
 @_virtual_only
 def longest_gaps(seen: Seen) -> Expected:
     """Arrivals within 10 µs are one point, so the gap of a point is the one before its first arrival."""
-    found = _points(seen.arrivals("class")).drop_nulls("gap_us").sort("gap_us", descending=True).head(20)
+    found = _points(seen.arrivals("class").filter(DRAWN)).drop_nulls("gap_us").sort("gap_us", descending=True).head(20)
     return Rows(
         found.select(
             pl.col("gap_us").alias("gap"), pl.col("request_id").alias("request"), "index", "class", "worker"
@@ -275,7 +275,7 @@ def the_request(seen: Seen) -> Expected:
     words = ("class", "stage", "outcome", "worker", "target", "status")
     counts = ("prompt_tokens", "cached_tokens", "ideal_cached_tokens", "output_tokens")
     times = [pl.col(f"{name}_ms").alias(name) for name in ("queue_wait", "ttft", "tpot", "e2e", "schedule_lag")]
-    return Rows(_the_request(seen).select(*words, *counts, *times).to_dicts())
+    return Rows(_the_request(seen).select(*words, *counts, *times, DRAWN.alias("sampled")).to_dicts())
 
 
 @_virtual_only
@@ -652,6 +652,9 @@ EXPECTED: dict[str, dict[str, list[Expectation]]] = {
         "Record log and lost records": [
             workers({"log": _max("log_bytes")}, "worker"),
             workers({"lost records": _max("log_lost")}),
+        ],
+        "Share of requests with all their tokens here": [
+            requests({"share": pl.col("token_share").fill_null(1.0).min()}, by=("step", "worker"))
         ],
         "Events of workers and database": [events("worker", "database", "verdict")],
     },

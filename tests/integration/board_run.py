@@ -23,6 +23,7 @@ from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond, Window, WorkerSecond
 from tokswarm.sink.parquet import write_parquet
 from tokswarm.sink.record_log import RecordLog
+from tokswarm.sink.token_budget import TokenBudget
 from tokswarm.traffic.mix import Distribution, Limit, Output, Prompt, Slo, TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.traffic.units import Duration
@@ -34,6 +35,8 @@ MS, S = 1_000_000, 1_000_000_000
 WORKERS = ("node-1", "node-2")
 STAGES = ("c4", "c8")
 STAGE_S = 20
+POINTS_PER_S = 60
+"""Token points the second worker may write, about half of what it sees: some requests go without."""
 TARGETS = ("here", "there:8000")
 REPLICAS = (("here", "10.0.0.1:8000"), ("here", "10.0.0.2:8000"), ("there:8000", "there:8000"))
 """Each with its target."""
@@ -103,6 +106,7 @@ class _Worker:
             target_names=TARGETS,
             log=self.log,
             wall_offset_ns=lambda: plan.start_s * S,
+            token_budget=TokenBudget(POINTS_PER_S) if index else None,
         )
         self.in_flight = 0
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +10,17 @@ import msgspec
 import polars as pl
 from grafana_macros import TimeRange
 
+from tokswarm.sink.token_budget import is_drawn
+
 ALL_CLASSES = "_all"
 S = 1_000_000_000
 TAGS = ("class", "worker", "outcome", "stage", "target", "replica", "run", "kind")
+
+
+DRAWN = pl.struct("request_id", share=pl.col("token_share").fill_null(1.0)).map_elements(
+    lambda one: is_drawn(one["request_id"], one["share"]), return_dtype=pl.Boolean
+)
+"""Whether a request has its tokens in the database: a draw by its id, within the worker's budget."""
 
 
 class Chosen(NamedTuple):
@@ -25,6 +33,12 @@ class Chosen(NamedTuple):
 
     def of(self, tag: str) -> Sequence[str] | None:
         return self.picked.get(tag)
+
+
+@lru_cache
+def _table(folder: Path, name: str) -> pl.DataFrame:
+    frame = pl.read_parquet(folder / f"{name}.parquet").with_columns(run=pl.lit(folder.name))
+    return frame.rename({"class_name": "class"}) if "class_name" in frame.columns else frame
 
 
 class Seen:
@@ -47,8 +61,7 @@ class Seen:
         return Seen(self._other, self.chosen._replace(during=None))
 
     def _read(self, name: str) -> pl.DataFrame:
-        frame = pl.read_parquet(self.folder / f"{name}.parquet").with_columns(run=pl.lit(self.folder.name))
-        return frame.rename({"class_name": "class"}) if "class_name" in frame.columns else frame
+        return _table(self.folder, name)
 
     def _cut(self, frame: pl.DataFrame, *tags: str) -> pl.DataFrame:
         for tag in tags:
@@ -89,8 +102,9 @@ class Seen:
 
     @cached_property
     def request_id(self) -> int:
-        """The request to look at: the one with the most arrivals."""
-        longest = self.every_request.sort(pl.col("arrivals_ns").list.len(), descending=True)
+        """The request to look at: of those with tokens in the database the one with the most."""
+        drawn = self.every_request.filter(DRAWN)
+        longest = drawn.sort(pl.col("arrivals_ns").list.len(), descending=True)
         return int(longest["request_id"][0])
 
     @cached_property

@@ -17,9 +17,10 @@ _COLUMNS = [
     *((f'"{name}"', name) for name in ("class", "stage", "outcome", "worker", "target", "status")),
     *((f'"{name}"', name) for name in ("prompt_tokens", "cached_tokens", "ideal_cached_tokens", "output_tokens")),
     *((f'"{name}_ms"', name) for name in ("queue_wait", "ttft", "tpot", "e2e", "schedule_lag")),
+    ('"sampled"', "sampled"),
 ]
 _COUNTS = dict.fromkeys(("prompt_tokens", "cached_tokens", "ideal_cached_tokens", "output_tokens"), COUNT)
-_WORDS = dict.fromkeys(("class", "stage", "outcome", "worker", "target", "status", "request"), WORDS)
+_WORDS = dict.fromkeys(("class", "stage", "outcome", "worker", "target", "status", "request", "sampled"), WORDS)
 
 _FIND = (
     rows(
@@ -48,8 +49,9 @@ _REQUEST = (
     rows(
         "The request",
         MS,
-        "What is known of the request chosen. Empty: click an id above, or type one in; ids are in the records of the"
-        " run too. A long queue_wait explains a long ttft, few cached_tokens of many ideal ones explain the rest.",
+        "What is known of the request chosen; sampled 0: its tokens are not in the database, only in the records."
+        " Empty: click an id above, or type one in; ids are in the records of the run too. A long queue_wait explains"
+        " a long ttft, few cached_tokens of many ideal ones explain the rest.",
         q.one_request(_COLUMNS),
         units={**_WORDS, **_COUNTS},
         width=24,
