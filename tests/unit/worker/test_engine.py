@@ -11,6 +11,7 @@ from virtual_fleet import plan
 
 from tokswarm.measure.record import Outcome
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Shard
+from tokswarm.traffic.share import PART_BITS, Share, Unsent
 from tokswarm.wire.answer import LiveRow
 from tokswarm.worker import engine as module
 from tokswarm.worker.engine import Engine
@@ -144,3 +145,126 @@ def test_a_user_that_waits_after_a_failure_does_not_join_the_next_stage() -> Non
         engine.run_stage(index, time.monotonic_ns() + client.clock.offset_ns)
         sent.append(len(client.sent_ns) - before)
     assert 0 < sent[1] <= 4  # two users, at 0 and at 0.1 s
+
+
+# --- shares that change --------------------------------------------------------------------------------
+
+
+class HoldingClient(InstantClient):
+    """Requests stay open until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[tuple[Callable[[Any], None], Any]] = []
+        self.tickets: list[Any] = []
+
+    def start(self, call: object, live: object, on_done: Callable[[Any], None], tag: Any) -> Any:
+        now_ns = time.monotonic_ns()
+        over = SimpleNamespace(tag=tag, outcome=Outcome.OK, headers_ns=now_ns, sent_ns=now_ns, begun_ns=now_ns)
+        self.tickets.append(tag.ticket)
+        self.open.append((on_done, over))
+        return over
+
+    def let_go(self, count: int) -> None:
+        ended, self.open = self.open[:count], self.open[count:]
+        for on_done, over in ended:
+            on_done(over)
+
+    def abort_all(self, reason: str) -> int:
+        self.let_go(len(self.open))
+        return 0
+
+
+def engine_of(
+    client: HoldingClient, load: ClosedLoop | OpenLoop, *, place: int = 0, of: int = 1, duration_s: float = 1.0
+) -> tuple[Engine, Counts]:
+    stage = PlannedStage(name="one", load=load, duration_s=duration_s, drain_s=0.05, warmup=False)
+    shard = Shard(plan=plan(stage), worker_index=place, worker_count=of)
+    counts = Counts()
+    writer = SimpleNamespace(write=lambda prompt, **_: None)
+    return Engine(shard, [(client, writer)], counts), counts  # type: ignore[arg-type, list-item]
+
+
+def begin(engine: Engine, client: HoldingClient, share: Share | None = None) -> gevent.Greenlet:
+    return gevent.spawn(engine.run_stage, 0, time.monotonic_ns() + client.clock.offset_ns, share)
+
+
+def test_users_come_at_once_and_go_when_they_are_free() -> None:
+    client = HoldingClient()
+    engine, _ = engine_of(client, ClosedLoop(concurrency=10), of=2)
+    running = begin(engine, client)
+    gevent.sleep(0.05)
+    assert len(client.open) == 5
+    engine.reshare(0, Share(worker_index=0, worker_count=1, from_ns=100_000_000, part=1))
+    gevent.sleep(0.02)
+    assert len(client.open) == 5  # not before its instant
+    gevent.sleep(0.1)
+    assert len(client.open) == 10
+    engine.reshare(0, Share(worker_index=0, worker_count=5, from_ns=200_000_000, part=2))
+    gevent.sleep(0.1)
+    assert len(client.open) == 10  # none is cut off
+    client.let_go(10)
+    gevent.sleep(0.02)
+    assert len(client.open) == 2
+    engine.halt("the test is over", 0.0)
+    running.join(2)
+    parts = [ticket.index >> PART_BITS for ticket in client.tickets]
+    assert parts == [0] * 5 + [1] * 5 + [2] * 2
+    assert len({ticket.index for ticket in client.tickets}) == 12
+
+
+def test_a_schedule_goes_over_to_the_other_worker_and_what_was_left_is_counted() -> None:
+    clients = [HoldingClient(), HoldingClient()]
+    load = OpenLoop(rate_per_s=400, arrivals="poisson")
+    engines = [engine_of(client, load, place=place, of=2) for place, client in enumerate(clients)]
+    start_unix_ns = time.monotonic_ns() + clients[0].clock.offset_ns
+    running = [gevent.spawn(engine.run_stage, 0, start_unix_ns) for engine, _ in engines]
+    gevent.sleep(0.3)
+    engines[1][0].halt("killed", 0.0)
+    gevent.sleep(0.15)
+    from_ns = 600_000_000
+    lost = Unsent(worker_index=1, worker_count=2, from_ns=300_000_000, to_ns=from_ns)
+    share = Share(worker_index=0, worker_count=1, from_ns=from_ns, part=1)
+    counted, doubled = engines[0][0].reshare(0, share, [lost])
+    gevent.joinall(running, timeout=4)
+    stays = [(ticket.index, ticket.due_ns) for ticket in clients[0].tickets]
+    assert len(set(stays)) == len(stays)
+    after = sorted(index for index, due_ns in stays if due_ns >= from_ns)
+    assert after == list(range(after[0], after[0] + len(after)))  # all of them, whoever had them before
+    assert all(index % 2 == 0 for index, due_ns in stays if due_ns < from_ns)
+    assert doubled == 0
+    assert counted == [engines[0][1].dropped_count]
+    assert 30 < counted[0] < 100  # half of 400/s for 0.3 s
+
+
+def test_a_late_worker_begins_with_what_is_due_from_its_instant_on() -> None:
+    client = HoldingClient()
+    engine, _ = engine_of(client, OpenLoop(rate_per_s=400, arrivals="constant"), place=1, of=2)
+    running = begin(engine, client, Share(worker_index=1, worker_count=2, from_ns=400_000_000, part=3))
+    running.join(4)
+    due = [ticket.due_ns for ticket in client.tickets]
+    assert min(due) >= 400_000_000
+    assert len(due) == 120
+
+
+def test_a_stage_that_is_ended_early_sends_nothing_that_is_due_later() -> None:
+    client = HoldingClient()
+    engine, _ = engine_of(client, OpenLoop(rate_per_s=400, arrivals="constant"), duration_s=30)
+    begun_ns = time.monotonic_ns()
+    running = begin(engine, client)
+    gevent.sleep(0.1)
+    engine.end_stage(0, begun_ns + client.clock.offset_ns + 200_000_000)
+    running.join(4)
+    assert running.dead
+    assert 75 <= len(client.tickets) <= 82
+
+
+def test_orders_for_a_stage_that_has_not_begun_here_wait_for_it() -> None:
+    client = HoldingClient()
+    engine, _ = engine_of(client, ClosedLoop(concurrency=10), of=2)
+    engine.reshare(0, Share(worker_index=0, worker_count=1, from_ns=0, part=1))
+    running = begin(engine, client)
+    gevent.sleep(0.05)
+    assert len(client.open) == 10
+    engine.halt("the test is over", 0.0)
+    running.join(2)
