@@ -80,7 +80,7 @@ def story(base_url: str, tmp_path_factory: pytest.TempPathFactory) -> Story:
             until("both workers", lambda: api.ready_workers() == ["dies", "stays"], timeout_s=60)
             run_id = api.ask("POST", "/runs", {"mix_yaml": mix.read_text()})[1]["run_id"]
             until("load", lambda: in_server(base_url) == CONCURRENCY, timeout_s=30)
-            steady = gauge(base_url)
+            steady = gauge(base_url, 2.5)  # so long that its windows have told what it has open
             dies.kill()
             killed_s = time.monotonic()
             until("the fall", lambda: in_server(base_url) < CONCURRENCY * 2 // 3, timeout_s=2)

@@ -156,9 +156,9 @@ def test_workers_join_a_restarted_master_and_the_broken_run_is_marked(fleet: Fle
     time.sleep(2.5)
     master.kill()
     successor = fleet.master(port=master.port)
-    began_s = time.monotonic()
+    began_s = time.monotonic()  # it listens
     successor.ask("ready", 2)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 2
     old = successor.ask("runs")[0]
     assert (old["run_id"], old["state"], old["error"]) == (broken, "failed", "the master ended during the run")
     assert successor.ask("seconds", broken) != []
