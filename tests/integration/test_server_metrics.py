@@ -148,6 +148,34 @@ def test_what_is_not_there_is_said_and_off_asks_nobody() -> None:
         assert len(server.asked) == 3
 
 
+def test_a_mounted_application_is_followed_to_its_slash() -> None:
+    answers = {"/metrics": (307, ""), "/metrics/": (200, "litellm_in_flight_requests 4\n")}
+    with serving(lambda path: answers.get(path, (404, ""))) as server:
+        [note] = find(Target(base_url=f"{server.url}/v1"))
+        assert note == f"server metrics: {server.url}/metrics (LiteLLM), read each second"
+
+
+def test_a_mute_address_holds_up_the_start_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "FIND_S", 0.3)
+    mute = threading.Event()
+
+    def say_nothing(_: str) -> tuple[int, str]:
+        mute.wait(5)
+        return 200, ""
+
+    with (
+        serving(say_nothing) as silent,
+        serving(only_metrics(lambda: (200, vllm_text()))) as good,
+    ):
+        begun_s = time.monotonic()
+        notes = find(Target(base_url=f"{silent.url}/v1"), Target(base_url=f"{good.url}/v1"))
+        took_s = time.monotonic() - begun_s
+        mute.set()
+    assert took_s < 2
+    assert f"none ({silent.url}/metrics says nothing)" in notes[0]
+    assert f"{good.url}/metrics (vLLM)" in notes[1]
+
+
 def test_only_the_metrics_key_goes_to_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOAD_KEY", "of-the-load")
     monkeypatch.setenv("METRICS_KEY", "of-the-metrics")
@@ -304,7 +332,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunFolder]:
                     "output": {"max_tokens": {"fixed": 40}, "ignore_eos": True},
                 }
             ],
-            load=[{"name": "full", "concurrency": 48, "for": "5s", "drain": "10s"}],
+            load=[{"name": "full", "concurrency": 48, "for": "4s", "drain": "10s"}],
         )
         yield run_mix(mix, where / "data", workers=1)
 

@@ -22,12 +22,16 @@ from tokswarm.scrape.rates import server_second
 from tokswarm.scrape.reading import Snapshot, read_text
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.wire.api import plain_call
-from tokswarm.wire.client import Call, LoadClient
+from tokswarm.wire.client import LoadClient
+from tokswarm.wire.exchange import Exchange
 from tokswarm.wire.target import ResolvedTarget
 
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+FIND_S = 8.0
+"""So long a run's start waits for what is mute."""
+REDIRECTS = (301, 302, 307, 308)
 FAILURES_SAID = 3
 """So many in a row are said; one alone may be a server that was busy."""
 MAX_TEXT_BYTES = 8 << 20
@@ -51,10 +55,11 @@ class Scraper:
         self.url = address.base_url
         self._target = target
         self._client = LoadClient(resolved)
-        self._call = plain_call(resolved, "GET", resolved.path or "/")
+        self._path = resolved.path or "/"
         self._names = PartNames(resolved.name)
         self._before: dict[float | None, tuple[Snapshot, float]] = {}
         self._newest: float | None = None
+        self._last_names: list[str] = []
         self.version: str | None = None
         """As the server says it; None: it does not."""
         self.alternates = False
@@ -63,12 +68,13 @@ class Scraper:
     def read(self) -> list[ServerSecond]:
         """The points of now; the first time without rates. NoMetricsError."""
         begun_s = time.monotonic()
-        body = self._body(self._call)
+        body = self._metrics()
         now_s, unix_ns = time.monotonic(), time.time_ns()
         snapshot = read_text(body.decode("utf-8", "replace"))
         if not snapshot.parts:
             raise NoMetricsError(f"{self.url} has no metrics of an engine that is known")
         last = self._taken_before(snapshot, now_s)
+        self._last_names = [self._names.name(part, snapshot.parts) for part in snapshot.parts]
         seconds = []
         for part, reading in snapshot.parts.items():
             before, before_s = (None, now_s) if last is None else (last[0].parts.get(part), last[1])
@@ -90,7 +96,7 @@ class Scraper:
         unix_ns = time.time_ns()
         return [
             ServerSecond(unix_ns=unix_ns, target=self._target, replica=name, up=0)
-            for name in self._names.all() or [self._names.place]
+            for name in self._last_names or [self._names.place]
         ]
 
     def ask_version(self, engine: Engine) -> None:
@@ -102,7 +108,7 @@ class Scraper:
         tail = next((each for each in sorted(USUAL_PATHS, key=len, reverse=True) if target.path.endswith(each)), "")
         root = target.path.removesuffix(tail)
         with contextlib.suppress(NoMetricsError, ValueError, KeyError, TypeError):
-            said = json.loads(self._body(plain_call(target, "GET", f"{root}{path}")))[key]
+            said = json.loads(self._ask(f"{root}{path}").raw_body)[key]
             self.version = str(said)[:40]
 
     def close(self) -> None:
@@ -121,15 +127,22 @@ class Scraper:
             del self._before[next(iter(self._before))]
         return last
 
-    def _body(self, call: Call) -> bytes:
-        answer = self._client.ask(call, timeout_s=TIMEOUT_S)
-        if answer.status is None:
-            raise NoMetricsError(f"{self.url} does not answer: {answer.error}")
+    def _metrics(self) -> bytes:
+        answer = self._ask(self._path)
+        if answer.status in REDIRECTS and not self._path.endswith("/"):
+            self._path += "/"  # where frameworks that mount an application send whoever comes without the slash
+            answer = self._ask(self._path)
         if answer.status != 200:
             raise NoMetricsError(f"{self.url} answered {answer.status}")
         if len(answer.raw_body) > MAX_TEXT_BYTES:
             raise NoMetricsError(f"{self.url} answered with more than {MAX_TEXT_BYTES >> 20} MiB")
         return answer.raw_body
+
+    def _ask(self, path: str) -> Exchange:
+        answer = self._client.ask(plain_call(self._client.target, "GET", path), timeout_s=TIMEOUT_S)
+        if answer.status is None:
+            raise NoMetricsError(f"{self.url} does not answer: {answer.error}")
+        return answer
 
 
 class ServerWatch:
@@ -144,9 +157,13 @@ class ServerWatch:
     def find(self) -> list[str]:
         """Look which addresses have metrics, all at once; notes on what was found and what was not."""
         looks = [gevent.spawn(self._find_one, source) for source in self._sources]
-        gevent.joinall(looks)
+        gevent.joinall(looks, timeout=FIND_S)
+        gevent.killall(looks)
         notes: list[str] = []
-        for look in looks:
+        for look, source in zip(looks, self._sources, strict=True):
+            if not isinstance(look.value, tuple):  # it was killed
+                notes.append(_absent_note([f"{source.addresses[0].base_url} says nothing"], asked_on=False))
+                continue
             scraper, note = look.value
             notes.append(note)
             if scraper is not None:
@@ -177,12 +194,14 @@ class ServerWatch:
                 continue
             try:
                 seconds = scraper.read()
-            except NoMetricsError as error:
-                reasons.append(str(error))
-            else:
                 for engine in {second.engine for second in seconds}:
                     scraper.ask_version(next(each for each in ENGINES if each.name == engine))
                 return scraper, _found_note(scraper, seconds)
+            except NoMetricsError as error:
+                reasons.append(str(error))
+            except gevent.GreenletExit:
+                scraper.close()
+                raise
             if source.named and len(source.addresses) == 1:
                 return scraper, _absent_note(reasons, asked_on=True)
             scraper.close()

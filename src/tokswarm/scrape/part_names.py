@@ -23,10 +23,6 @@ class PartNames:
             known = self._names[part] = self._new(part, {*parts, *self._names} - {part})
         return known
 
-    def all(self) -> list[str]:
-        """The names given so far."""
-        return list(self._names.values())
-
     def _new(self, part: Part, others: set[Part]) -> str:
         engines = {other.engine for other in others}
         labels = [
