@@ -14,7 +14,10 @@ from tokswarm.traffic.planning import plan_stages
 
 ROOT = Path(__file__).parents[3]
 MIXES = ROOT / "locustfiles" / "mixes"
-SCENARIOS = ("bend", "padding-tax", "eviction-storm", "rho", "cold-replica", "gateway-fallback", "rate-limited")
+SCENARIOS = (
+    *("bend", "padding-tax", "eviction-storm", "rho", "cold-replica", "gateway-fallback", "rate-limited"),
+    "ab",
+)
 
 
 def mix_of(name: str) -> Mix:
