@@ -165,9 +165,9 @@ _RECORDS = (
     lines(
         "Share of requests with all their tokens here",
         RATIO,
-        "Beyond their budget of points, workers bring the tokens of some whole requests only; sums over tokens are to"
-        " be divided by this share. Requests, rates and percentiles are whole. Below 100 % raise TOKSWARM_TOKEN_POINTS"
-        " if the database can take more.",
+        "Beyond a budget of points, workers bring the tokens of some whole requests only; sums over tokens are to be"
+        " divided by this share. Requests, rates and percentiles are whole. Empty without a budget; below 100 % raise"
+        " TOKSWARM_TOKEN_POINTS if the database can take more.",
         q.requests([('min("share")', "share")], by=("worker",)),
         width=8,
     ),
@@ -177,7 +177,8 @@ _RECORDS = (
         "Workers that were lost and databases that did not take data, with the reason, and the verdict. Empty but for"
         " the verdict is how it should be.",
         q.events_of("worker", "database", "verdict"),
-        width=16,
+        width=24,
+        height=6,
     ),
 )
 
