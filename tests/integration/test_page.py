@@ -204,6 +204,9 @@ def test_a_page_opened_late_shows_the_seconds_before(page: Page, scripted_url: s
 
     line = page.locator(".chart", has_text="Output tokens").locator("path.line")
     expect(line).to_have_attribute("d", re.compile("(L.*){5}"))
+    of_server = page.locator(".chart", has_text="KV cache").locator("path.line")
+    expect(of_server).to_have_attribute("d", re.compile("(L.*){5}"))
+    expect(page.locator(".chart", has_text="In flight").locator(".legend")).to_contain_text("server queue")
 
 
 def test_a_page_outlives_its_master(page: Page) -> None:

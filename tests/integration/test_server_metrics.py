@@ -41,6 +41,9 @@ class Server(ThreadingHTTPServer):
         self.answer = answer
         self.asked: list[tuple[str, dict[str, str]]] = []
 
+    def handle_error(self, *_: object) -> None:
+        """A client that has gone is part of the tests."""
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"

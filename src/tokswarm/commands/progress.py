@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tokswarm.master.cliff_watch import KIND
 from tokswarm.master.control import RunControl
 from tokswarm.master.run import LiveTick, RunInfo, RunState
 from tokswarm.measure.window import ALL_CLASSES, FleetSecond
@@ -43,6 +44,8 @@ class Progress:
         for tick in self._control.ticks():
             if tick.run is None:
                 continue
+            for line in cliff_lines(tick):
+                self._console.print(Text(line), soft_wrap=True)
             if self._live is not None:
                 self._live.update(Text(status_line(tick)), refresh=True)
             elif time.monotonic() >= next_line_s or tick.run.stage not in self._stages_told:
@@ -56,6 +59,11 @@ def status_line(tick: LiveTick) -> str:
     run = tick.run
     assert run is not None
     return f"{_place(run)}  {_figures(_newest(tick.seconds))}".rstrip()
+
+
+def cliff_lines(tick: LiveTick) -> list[str]:
+    """A line for each cliff that was marked in this second."""
+    return [f"{event.title}: {event.text}" for event in tick.events if event.kind == KIND and event.end_unix_ns is None]
 
 
 def _place(run: RunInfo) -> str:

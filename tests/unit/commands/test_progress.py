@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from tokswarm.commands.progress import status_line
+from tokswarm.commands.progress import cliff_lines, status_line
 from tokswarm.master.run import LiveTick, RunInfo, RunState
-from tokswarm.measure.window import ALL_CLASSES, FleetSecond
+from tokswarm.measure.window import ALL_CLASSES, Event, FleetSecond
 
 RUN = RunInfo(
     run_id="r",
@@ -52,6 +52,13 @@ def test_a_line_says_where_the_run_is_and_what_the_newest_second_showed() -> Non
         "running stage 2/3 sweep-8  1,234 tok/s · 8 in flight · TTFT p50 1,500 ms · ITL p50 12.3 ms"
         " · failed: 2 rate_limited, 1 timeout"
     )
+
+
+def test_a_cliff_has_a_line_of_its_own_when_it_begins() -> None:
+    cliff = Event(unix_ns=1, kind="cliff", title="cliff: cache churn", text="348 tok/s after 887")
+    others = [msgspec.structs.replace(cliff, end_unix_ns=2), Event(unix_ns=1, kind="stage", title="s", text="")]
+    tick = LiveTick(run=RUN, seconds=[], workers=[], events=[cliff, *others])
+    assert cliff_lines(tick) == ["cliff: cache churn: 348 tok/s after 887"]
 
 
 @pytest.mark.parametrize(
