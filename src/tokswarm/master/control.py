@@ -31,8 +31,10 @@ from tokswarm.measure.server_second import ServerSecond
 from tokswarm.measure.window import Event, FleetSecond
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.mixfile import check_mix, parse_mix, read_mix_text
-from tokswarm.traffic.plan import Endpoint, Plan, PlannedStage
+from tokswarm.traffic.own_prompts import once_notes
+from tokswarm.traffic.plan import Endpoint, Plan, PlannedStage, PromptSet
 from tokswarm.traffic.planning import plan_stages
+from tokswarm.traffic.prompt_file import plan_prompts
 from tokswarm.traffic.routing import places_line
 
 _log = logging.getLogger(__name__)
@@ -257,10 +259,12 @@ class RunControl:
             }
         mix = with_changes(parse_mix(text, source=source, environ=environ, mix_dir=mix_dir), request)
         stages = plan_stages(mix, mix_dir)
+        prompts = plan_prompts(mix, mix_dir)
         clock = self._new_clock()
         workers = self._workers_in_time(clock)
         endpoints, notes = look_at_targets(mix, stages, self._preflight)
-        plan = self._plan(mix, stages, endpoints)
+        plan = self._plan(mix, stages, endpoints, prompts)
+        notes += once_notes(mix, prompts)
         look = self._watch_servers(mix)
         notes += look.find()
         run_dir = self._options.data_dir / "runs" / plan.run_id
@@ -325,7 +329,7 @@ class RunControl:
                 )
             clock.wait(TICK_S)
 
-    def _plan(self, mix: Mix, stages: list[PlannedStage], endpoints: list[Endpoint]) -> Plan:
+    def _plan(self, mix: Mix, stages: list[PlannedStage], endpoints: list[Endpoint], prompts: list[PromptSet]) -> Plan:
         first, *others = endpoints
         return Plan(
             run_id=new_run_id(mix.name, time.gmtime(), random.SystemRandom()),
@@ -336,6 +340,7 @@ class RunControl:
             dropped_fields=first.dropped_fields,
             further_endpoints=others,
             content_seed=secrets.randbits(48),
+            prompts=prompts,
         )
 
     def _drive(self, course: Course) -> None:

@@ -55,6 +55,11 @@ class Workload:
                     f"the class {one.name} of the run comes in sessions, which a prediction does not know",
                     hint="measure a run whose requests stand alone",
                 )
+            if one.prompt.rows is not None:
+                raise ConfigError(
+                    f"the class {one.name} of the run has prompts of its own, which are not kept with it",
+                    hint="measure a run with prompts of tokswarm's",
+                )
             if one.prompt.shared_prefix is not None and one.prompt.shared_prefix.churn is not None:
                 raise ConfigError(
                     f"the class {one.name} of the run replaces its prefixes, which a prediction does not know",

@@ -74,7 +74,7 @@ def _classes(mix: Mix, stages: list[PlannedStage], context_tokens: int) -> Itera
 def _draws(traffic_class: TrafficClass) -> Iterator[tuple[int, int]]:
     """Prompts and answers as drawn; of sessions every turn, as if every answer were as long as it may be."""
     rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
-    prompt, output = Sampler(traffic_class.prompt.tokens), Sampler(traffic_class.output.max_tokens)
+    prompt, output = Sampler(traffic_class.prompt.lengths), Sampler(traffic_class.output.max_tokens)
     if traffic_class.session is None:
         return ((prompt.draw(rng), output.draw(rng)) for _ in range(DRAWS))
     session = SessionDraws(traffic_class, traffic_class.session)

@@ -243,7 +243,7 @@ def _prefix(rows: Sequence[TraceRow], block_tokens: int) -> SharedPrefix | None:
 def _fitted_known_ratio(classes: Sequence[TrafficClass]) -> float:
     shared = total = 0.0
     for one in classes:
-        prompt = Sampler(one.prompt.tokens)
+        prompt = Sampler(one.prompt.lengths)
         drawn = [prompt.draw(_Even(k)) for k in range(0, _GRID, 4)]
         prefix = 0 if one.prompt.shared_prefix is None else one.prompt.shared_prefix.tokens
         shared += one.weight * fmean(min(prefix, tokens) for tokens in drawn)

@@ -1,4 +1,5 @@
-"""Reads the files behind `empirical: {file: …}` and puts what they hold into the mix, so that workers need no file.
+"""Reads the files behind `empirical: {file: …}` and puts what they hold into the mix, so that workers need no file;
+and the lengths of the prompts behind `rows: {file: …}`, as far as they can be told before the endpoint is known.
 
 A file holds numbers, one a line; a CSV with a header, of which one column is named; or JSON: a list of
 numbers, a mapping of value to weight, or a histogram with `edges` and `weights`. Messages name file and
@@ -16,9 +17,13 @@ import msgspec
 from tokswarm.errors import ConfigError
 from tokswarm.traffic.beside import find_beside
 from tokswarm.traffic.distribution import LARGEST_DRAW
-from tokswarm.traffic.mix import Distribution, Empirical, Mix
+from tokswarm.traffic.mix import Distribution, Empirical, Mix, PromptRows
+from tokswarm.traffic.own_prompts import words_of
+from tokswarm.traffic.prompt_file import read_prompts
 from tokswarm.traffic.strict_yaml import Problem
 
+ASSUMED_TOKENS_PER_WORD = 1.3
+"""Before the endpoint is asked."""
 MOST_VALUES = 2000
 """Different values kept one by one; more become as many bins of about equal weight, which travel with every plan."""
 
@@ -34,14 +39,15 @@ def with_files_read(mix: Mix, mix_dir: Path | None) -> tuple[Mix, list[Problem]]
 
 def _resolved(value: Any, path: str, *, mix_dir: Path | None, problems: list[Problem]) -> Any:
     """A part of the mix with the files of the distributions in it read."""
-    if isinstance(value, Distribution):
-        if value.empirical is None or value.empirical.file is None:
-            return value
-        try:
-            return _from_file(value, value.empirical, value.empirical.file, mix_dir)
-        except ConfigError as error:
-            problems.append(Problem(f"{path}.empirical.file", str(error), error.hint))
-            return value
+    try:
+        if isinstance(value, Distribution):
+            path = f"{path}.empirical"
+            return _with_lengths(value, mix_dir)
+        if isinstance(value, PromptRows) and value.lengths is None:
+            return msgspec.structs.replace(value, lengths=_prompt_lengths(value, mix_dir))
+    except ConfigError as error:
+        problems.append(Problem(f"{path}.file", str(error), error.hint))
+        return value
     if not isinstance(value, msgspec.Struct):
         return value
     changes = {
@@ -53,11 +59,22 @@ def _resolved(value: Any, path: str, *, mix_dir: Path | None, problems: list[Pro
     return msgspec.structs.replace(value, **changes)
 
 
-def _from_file(distribution: Distribution, empirical: Empirical, file: str, mix_dir: Path | None) -> Distribution:
+def _with_lengths(distribution: Distribution, mix_dir: Path | None) -> Distribution:
+    empirical = distribution.empirical
+    if empirical is None or empirical.file is None:
+        return distribution
     if mix_dir is None:
         raise ConfigError("a mix without a folder cannot name files", hint="write edges and weights into the mix")
-    read = read_lengths(find_beside(file, mix_dir, what="file"), empirical.column)
+    read = read_lengths(find_beside(empirical.file, mix_dir, what="file"), empirical.column)
     return msgspec.structs.replace(distribution, empirical=read.empirical, choice=read.choice)
+
+
+def _prompt_lengths(rows: PromptRows, mix_dir: Path | None) -> Distribution:
+    """About how long the prompts are, in tokens."""
+    prompts = read_prompts(rows, mix_dir)
+    return _of_weights(
+        Counter(min(round(words_of(prompt.encode()) * ASSUMED_TOKENS_PER_WORD) + 1, LARGEST_DRAW) for prompt in prompts)
+    )
 
 
 def read_lengths(path: Path, column: str | None) -> Distribution:

@@ -112,12 +112,38 @@ class SharedPrefix(Spec, frozen=True, kw_only=True):
     """Share of the groups that is replaced by new ones in a time, e.g. 10%/m; None: they stay."""
 
 
-class Prompt(Spec, frozen=True, kw_only=True):
-    """What is asked."""
+class PromptRows(Spec, frozen=True, kw_only=True):
+    """Prompts of your own: each row of a file becomes one."""
 
-    tokens: Distribution
+    file: str
+    """JSON lines, CSV or Parquet, in the mix's folder or below."""
+    field: str | None = None
+    """The column that is the prompt; None: `prompt`, unless there is a template."""
+    template: str | None = None
+    """Text with columns in braces, such as `Answer briefly: {question}`."""
+    repeat: bool = False
+    """Whether the rows are sent over again when all were sent, in another order."""
+    lengths: Distribution | None = None
+    """Of the prompts in tokens, for what is planned; None: estimated from the file as it is read."""
+
+
+class Prompt(Spec, frozen=True, kw_only=True):
+    """What is asked: exactly one of tokens and rows."""
+
+    tokens: Distribution | None = None
     """Length of the whole prompt, shared prefix included."""
+    rows: PromptRows | None = None
+    """Prompts out of a file instead of text of tokswarm's."""
     shared_prefix: SharedPrefix | None = None
+
+    @property
+    def lengths(self) -> Distribution:
+        """Of the whole prompt in tokens; of rows about."""
+        if self.tokens is not None:
+            return self.tokens
+        if self.rows is None or self.rows.lengths is None:
+            raise ValueError("neither tokens nor rows that have been read")
+        return self.rows.lengths
 
 
 class Output(Spec, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from tokswarm.traffic.mix import (
     Lognormal,
     Mix,
     Prompt,
+    PromptRows,
     Session,
     Slo,
     Stage,
@@ -29,6 +30,7 @@ from tokswarm.traffic.mix import (
     TrafficClass,
 )
 from tokswarm.traffic.planning import stage_names
+from tokswarm.traffic.prompt_template import SUFFIXES, template_of
 from tokswarm.traffic.rates import Diurnal, RateCourse
 from tokswarm.traffic.routing import places_of_class
 from tokswarm.traffic.session import SESSION_HEADER
@@ -73,6 +75,8 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
         reached = [mix.all_targets[place] for place in places_of_class(mix, one)]
         if one.slo is not None and not all(target.stream for target in reached):
             yield from _slo_without_stream(one.slo, f"{path}.slo")
+        if one.prompt.rows is not None and any(target.prompt_format == "token_ids" for target in reached):
+            yield Problem(f"{path}.prompt.rows", "does not go with `prompt_format: token_ids`")
         if one.session is not None:
             for target in reached:
                 yield from _sticky(one.session.sticky, target, f"{path}.session.sticky")
@@ -224,7 +228,7 @@ def _header(name: str, value: str, path: str, *, has_key: bool) -> Iterator[Prob
 
 
 def _class(one: TrafficClass, path: str) -> Iterator[Problem]:
-    yield from _distribution(one.prompt.tokens, f"{path}.prompt.tokens")
+    yield from _prompt(one, f"{path}.prompt")
     yield from _prefix(one.prompt, f"{path}.prompt")
     yield from _distribution(one.output.max_tokens, f"{path}.output.max_tokens")
     if one.session is not None:
@@ -266,8 +270,37 @@ def _sticky(sticky: str, target: Target, path: str) -> Iterator[Problem]:
         yield Problem(path, f"target.headers sets {SESSION_HEADER} already", "leave one of them out")
 
 
+def _prompt(one: TrafficClass, path: str) -> Iterator[Problem]:
+    prompt = one.prompt
+    if prompt.tokens is not None:
+        yield from _distribution(prompt.tokens, f"{path}.tokens")
+    if prompt.rows is None:
+        if prompt.tokens is None:
+            yield Problem(path, "the key 'tokens' is missing", "or write rows: with a file of prompts of your own")
+        return
+    yield from _rows(prompt.rows, f"{path}.rows")
+    for name, what in (("tokens", prompt.tokens), ("shared_prefix", prompt.shared_prefix)):
+        if what is not None:
+            yield Problem(f"{path}.{name}", "does not go with rows, whose prompts are sent as they are")
+    if one.session is not None:
+        yield Problem(f"{path}.rows", "does not go with a session", "leave one of them out")
+
+
+def _rows(rows: PromptRows, path: str) -> Iterator[Problem]:
+    if not rows.file.endswith(SUFFIXES):
+        yield Problem(f"{path}.file", f"expected a name ending in {', '.join(SUFFIXES)}, came {rows.file!r}")
+    if rows.field is not None and rows.template is not None:
+        yield Problem(path, "expected at most one of field, template, came both", "name the column in the template")
+    try:
+        template_of(rows)
+    except ValueError as error:
+        yield Problem(f"{path}.template", str(error))
+    if rows.lengths is not None:
+        yield from _distribution(rows.lengths, f"{path}.lengths")
+
+
 def _prefix(prompt: Prompt, path: str) -> Iterator[Problem]:
-    if prompt.shared_prefix is None:
+    if prompt.shared_prefix is None or prompt.tokens is None:
         return
     tokens = prompt.tokens
     longest = min((most for most in (tokens.fixed, tokens.max) if most is not None), default=None)

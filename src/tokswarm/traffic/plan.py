@@ -140,6 +140,16 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Optional request fields that it refuses."""
 
 
+class PromptSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompts of a class that has its own; `own_prompts` packs and deals them out."""
+
+    class_index: int
+    rows: int
+    texts: bytes
+    repeat: bool
+    """Whether they are sent over again when all were sent."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A run, ready to be shared out."""
 
@@ -155,6 +165,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of the mix's second and later targets."""
     content_seed: int
     """Seeds the text (not the lengths), fresh for each run, so that no run finds the cache of another."""
+    prompts: list[PromptSet] = []
+    """Of each class that has its own."""
 
     @property
     def endpoints(self) -> list[Endpoint]:

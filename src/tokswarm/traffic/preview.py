@@ -89,7 +89,7 @@ def _with_churn(preview: ClassPreview, one: TrafficClass) -> ClassPreview:
 
 def _class_preview(one: TrafficClass) -> ClassPreview:
     rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
-    prompt, output = Sampler(one.prompt.tokens), Sampler(one.output.max_tokens)
+    prompt, output = Sampler(one.prompt.lengths), Sampler(one.output.max_tokens)
     prefix_tokens = 0 if one.prompt.shared_prefix is None else one.prompt.shared_prefix.tokens
     if one.session is not None:
         return _session_preview(one, one.session, prefix_tokens)
@@ -105,7 +105,7 @@ def _class_preview(one: TrafficClass) -> ClassPreview:
 def _session_preview(one: TrafficClass, spec: Session, prefix_tokens: int) -> ClassPreview:
     """Every turn of sessions until there are DRAWS, as if every answer were as long as it may be."""
     rng = random.Random(1)  # noqa: S311 - an estimate, the same each time
-    prompt, output = Sampler(one.prompt.tokens), Sampler(one.output.max_tokens)
+    prompt, output = Sampler(one.prompt.lengths), Sampler(one.output.max_tokens)
     draws = SessionDraws(one, spec)
     prompts: list[int] = []
     outputs: list[int] = []

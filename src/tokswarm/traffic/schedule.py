@@ -13,6 +13,7 @@ from itertools import count, takewhile
 from tokswarm.traffic.arrivals import offsets_ns
 from tokswarm.traffic.distribution import Sampler, Weighted
 from tokswarm.traffic.mix import Mix, TrafficClass
+from tokswarm.traffic.own_prompts import OwnPrompts
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Replay
 from tokswarm.traffic.prefix_groups import GroupText, PrefixGroups, stage_begins_ns
 from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
@@ -23,7 +24,7 @@ from tokswarm.traffic.session import Session, SessionDraws
 from tokswarm.traffic.share import PART_BITS, Arrival, Share
 from tokswarm.traffic.ticket import Ticket
 
-_ARRIVALS, _TICKETS, _SESSIONS, _CHURN = range(4)
+_ARRIVALS, _TICKETS, _SESSIONS, _CHURN, _ROWS = range(5)
 REPLAY_CLASS_INDEX = 0
 """Requests of a trace count for the mix's first class, with its limits; their lengths come from the trace."""
 
@@ -61,6 +62,19 @@ class TicketSource:
         self._classes = [
             _ClassDraws(one, mixed_seed(plan.mix.seed, _CHURN, place)) for place, one in enumerate(plan.mix.classes)
         ]
+        self._own = {
+            packed.class_index: OwnPrompts(
+                packed,
+                mixed_seed(plan.mix.seed, _ROWS, packed.class_index),
+                worker_index=worker_index,
+                worker_count=worker_count,
+                joins_late=joins_late,
+            )
+            for packed in plan.prompts
+        }
+        self._spent: set[int] = set()
+        """Classes whose own prompts were all sent, with none to be repeated."""
+        self._fits = [endpoint.fit for endpoint in plan.endpoints]
         self._sessions = [None if one.session is None else SessionDraws(one, one.session) for one in plan.mix.classes]
         self._prefix_used: dict[tuple[int, int, int], tuple[int, int]] = {}
         """By class, group and target: the generation that was used last, and how much of it."""
@@ -109,10 +123,14 @@ class TicketSource:
         return iter(())
 
     def tickets_of(self, stage_index: int, arrival: Arrival) -> Iterator[Ticket]:
-        """What is sent when it is due: a ticket, or of mirrored traffic one for each target."""
+        """What is sent when it is due: a ticket, or of mirrored traffic one for each target; nothing where a class
+        of the stage has no prompts left.
+        """
         load = self._plan.stages[stage_index].load
         if isinstance(load, Replay):
             return self._replayed(stage_index, load, arrival)
+        if self._is_spent(stage_index):
+            return iter(())
         return self._draw(stage_index)(arrival.number, arrival.due_ns, arrival.due_ns)
 
     def classes_of(self, stage_index: int, arrival: Arrival) -> list[int]:
@@ -162,6 +180,15 @@ class TicketSource:
         draw = self._draw(stage_index, only)
         for index in count((share.part << PART_BITS) + share.worker_index, share.worker_count):
             yield from draw(index, None, elapsed_ns())
+            if self._is_spent(stage_index):
+                return
+
+    def _is_spent(self, stage_index: int) -> bool:
+        """Whether a class of the stage has no prompts left: without it the mix would be another."""
+        if not self._spent:
+            return False
+        weights = stage_class_weights(self._plan.mix, self._plan.stages[stage_index])
+        return any(weights[class_index] > 0 for class_index in self._spent)
 
     def _replay(self, stage_index: int, replay: Replay, end_ns: int) -> Iterator[Arrival]:
         rows = self._replays[stage_index]
@@ -220,12 +247,14 @@ class TicketSource:
             first, *others = self._routing.targets_of(class_index, stage_index, index)
             at_ns = begins_ns + elapsed_ns
             if only is None or first == only:
-                yield self._drawn(rng, class_index, (stage_index, index), first, due_ns=due_ns, at_ns=at_ns)
+                yield from self._drawn(rng, class_index, (stage_index, index), first, due_ns=due_ns, at_ns=at_ns)
             for target_index in others:
                 if only is None or target_index == only:
                     rng.seed(ticket_seed)
                     pick_class.draw(rng)  # again, so that each target's ticket has the same lengths
-                    yield self._drawn(rng, class_index, (stage_index, index), target_index, due_ns=due_ns, at_ns=at_ns)
+                    yield from self._drawn(
+                        rng, class_index, (stage_index, index), target_index, due_ns=due_ns, at_ns=at_ns
+                    )
 
         if only is None:
             self._draws[stage_index] = draw
@@ -240,15 +269,22 @@ class TicketSource:
         *,
         due_ns: int | None,
         at_ns: int,
-    ) -> Ticket:
-        """`at_ns`: in the time of the run's stages."""
+    ) -> Iterator[Ticket]:
+        """A ticket, or none where the class has no prompts left. `at_ns`: in the time of the run's stages."""
         writer = self._writers[target_index]
         draws = self._classes[class_index]
         tokens = draws.prompt_tokens.draw(rng)
         max_tokens = draws.max_tokens.draw(rng)
         ideal = 0
-        groups = draws.groups
-        if groups is None:
+        groups, own = draws.groups, self._own.get(class_index)
+        if own is not None:
+            taken = own.take(target_index if self._routing.is_mirrored else 0)
+            if taken is None:
+                self._spent.add(class_index)
+                return
+            prompt, tokens = taken.text, taken.tokens(self._fits[target_index])
+            ideal = tokens if taken.is_again else 0
+        elif groups is None:
             prompt = writer.unique(tokens, key)
         else:
             text = groups.draw(rng, at_ns)
@@ -262,7 +298,7 @@ class TicketSource:
                 class_index=class_index,
                 group=groups.text_number(text),
             )
-        return Ticket(
+        yield Ticket(
             index=key[1],
             class_index=class_index,
             target_index=target_index,
@@ -294,7 +330,7 @@ class _ClassDraws:
     """What is drawn for each request of one class."""
 
     def __init__(self, traffic_class: TrafficClass, churn_seed: int) -> None:
-        self.prompt_tokens = Sampler(traffic_class.prompt.tokens)
+        self.prompt_tokens = Sampler(traffic_class.prompt.lengths)
         self.max_tokens = Sampler(traffic_class.output.max_tokens)
         prefix = traffic_class.prompt.shared_prefix
         self.groups = None if prefix is None else PrefixGroups(prefix, churn_seed)

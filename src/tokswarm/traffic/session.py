@@ -34,7 +34,7 @@ class SessionDraws:
         self.spec = spec
         self.turns = Sampler(spec.turns)
         self.max_tokens = Sampler(traffic_class.output.max_tokens)
-        self._turn_tokens = Sampler(traffic_class.prompt.tokens if spec.turn_tokens is None else spec.turn_tokens)
+        self._turn_tokens = Sampler(traffic_class.prompt.lengths if spec.turn_tokens is None else spec.turn_tokens)
         prefix = traffic_class.prompt.shared_prefix
         self._prefix_tokens = 0 if spec.turn_tokens is not None or prefix is None else prefix.tokens
 

@@ -15,7 +15,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_ns: int | None
     """From the start of the stage; None in a closed loop: as soon as a user is free."""
     prompt: bytes
-    """The text: ASCII, nothing in it needs escaping in JSON."""
+    """The text as it stands in JSON."""
     prompt_tokens: int
     """Planned length."""
     max_tokens: int

@@ -189,10 +189,10 @@ class ShareRate(Written):
         return hash((ShareRate, self._per_s))
 
     def __str__(self) -> str:
-        """The canonical text: per minute, unless only per second or hour has a short number."""
+        """The canonical text: per minute, unless that is more than the whole, or only another has a short number."""
         for unit in ("m", "s", "h"):
             number = f"{Decimal(f'{self._per_s * 100 * _S_PER[unit]:.10g}'):f}"
-            if float(Decimal(number) / 100) / _S_PER[unit] == self._per_s:
+            if Decimal(number) <= 100 and float(Decimal(number) / 100) / _S_PER[unit] == self._per_s:
                 return f"{number}%/{unit}"
         return f"{Decimal(repr(self._per_s)) * 100:f}%/s"
 

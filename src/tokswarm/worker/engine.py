@@ -309,8 +309,11 @@ class Engine:
                     continue
                 slept_ns = time.monotonic_ns()
             if slept_ns < self._stop_ns + OVERTIME_NS:
-                for ticket in self._source.tickets_of(self._stage_index, arrival):
+                tickets = list(self._source.tickets_of(self._stage_index, arrival))
+                for ticket in tickets:
                     self._send(ticket, due_ns)
+                if not tickets:
+                    self._drop_one(arrival)
             elif slept_ns < self._stop_ns + 2 * OVERTIME_NS:
                 self._drop_one(arrival)
             else:

@@ -50,7 +50,8 @@ def test_a_rate_is_read_and_written_canonically(text: str, per_s: float, canonic
     [
         pytest.param("10%/m", 0.1 / 60, "10%/m", id="per-minute"),
         pytest.param(" 0.5 % / s", 0.005, "30%/m", id="per-second"),
-        pytest.param("100%/s", 1.0, "6000%/m", id="most"),
+        pytest.param("100%/s", 1.0, "100%/s", id="most"),
+        pytest.param("1%/h", 0.01 / 3600, "1%/h", id="only-short-per-hour"),
         pytest.param("50%/h", 0.5 / 3600, "50%/h", id="per-hour"),
     ],
 )

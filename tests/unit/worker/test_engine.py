@@ -6,10 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import msgspec
 import pytest
 from virtual_fleet import plan
 
 from tokswarm.measure.record import Outcome
+from tokswarm.traffic.mix import Distribution, Prompt, PromptRows
+from tokswarm.traffic.own_prompts import pack_prompts
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, Shard
 from tokswarm.traffic.share import PART_BITS, Share, Unsent
 from tokswarm.wire.answer import LiveRow
@@ -268,3 +271,36 @@ def test_orders_for_a_stage_that_has_not_begun_here_wait_for_it() -> None:
     assert len(client.open) == 10
     engine.halt("the test is over", 0.0)
     running.join(2)
+
+
+# --- prompts of users' own -----------------------------------------------------------------------------
+
+
+def engine_with_rows(client: InstantClient, load: ClosedLoop | OpenLoop, rows: int) -> tuple[Engine, Counts]:
+    """An engine whose only class has so many prompts of its own, each sent once."""
+    stage = PlannedStage(name="one", load=load, duration_s=0.3, drain_s=0.05, warmup=False)
+    made = plan(stage)
+    prompt = Prompt(rows=PromptRows(file="a.jsonl", lengths=Distribution(fixed=5)))
+    one = msgspec.structs.replace(made.mix.classes[0], prompt=prompt)
+    packed = pack_prompts(0, [f"row {number}" for number in range(rows)], repeat=False)
+    made = msgspec.structs.replace(made, mix=msgspec.structs.replace(made.mix, classes=[one]), prompts=[packed])
+    counts = Counts()
+    writer = SimpleNamespace(write=lambda prompt, **_: None)
+    shard = Shard(plan=made, worker_index=0, worker_count=1)
+    return Engine(shard, [(client, writer)], counts), counts  # type: ignore[arg-type, list-item]
+
+
+def test_arrivals_that_find_no_prompt_left_are_counted_as_dropped() -> None:
+    client = InstantClient()
+    engine, counts = engine_with_rows(client, OpenLoop(rate_per_s=200, arrivals="constant"), rows=25)
+    engine.run_stage(0, time.monotonic_ns() + client.clock.offset_ns)
+    assert (len(client.sent_ns), counts.dropped_count) == (25, 35)
+
+
+def test_users_that_find_no_prompt_left_stop_and_the_stage_ends_at_its_time() -> None:
+    client = InstantClient()
+    engine, counts = engine_with_rows(client, ClosedLoop(concurrency=4), rows=25)
+    begun_ns = time.monotonic_ns()
+    engine.run_stage(0, begun_ns + client.clock.offset_ns)
+    assert (len(client.sent_ns), counts.dropped_count) == (25, 0)
+    assert 0.29 < (time.monotonic_ns() - begun_ns) / 1e9 < 2
