@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from tokswarm.master.account import Account
+from tokswarm.master.knee_search import KneeSearch
 from tokswarm.master.run_record import RunRecord
 from tokswarm.master.search import Search
 from tokswarm.traffic.plan import PlannedStage, SearchPlan
@@ -19,7 +20,7 @@ class ProbeRunner(Protocol):
         ...
 
     def run_probe(self, place: int, stage: PlannedStage, plan: SearchPlan) -> list[tuple[int, int]]:
-        """Run one, as a stage at this place of the plan: (met, known) of each settled second."""
+        """Run one, as a stage at this place of the plan: what its tally says of each settled second."""
         ...
 
 
@@ -27,7 +28,7 @@ def run_search(
     place: int, template: PlannedStage, plan: SearchPlan, *, runner: ProbeRunner, account: Account, record: RunRecord
 ) -> None:
     """Try loads until the search knows the highest that meets its goal, or the run is to end."""
-    search = Search(template.name, plan)
+    search = (KneeSearch if plan.goal == "knee" else Search)(template.name, plan)
     record.begin_search(place)
     found = len(record.searches)
     record.searches.append(search.result())
@@ -44,9 +45,11 @@ def run_search(
     account.note(search.result().line)
 
 
-def _take_probe(search: Search, stage: PlannedStage, seconds: list[tuple[int, int]], account: Account) -> None:
+def _take_probe(
+    search: Search | KneeSearch, stage: PlannedStage, seconds: list[tuple[int, int]], account: Account
+) -> None:
     probe = search.take(stage.name, seconds)
     if probe is None:
         account.event("find", f"{stage.name}: undecided", "this load is tried again")
     else:
-        account.event("find", f"{stage.name}: {'met' if probe.is_met else 'missed'}", probe.line)
+        account.event("find", f"{stage.name}: {probe.verdict}", probe.line)

@@ -1,5 +1,6 @@
-"""The requests of one probe of a search, second by second, once its load has settled. Pure."""
+"""What one probe of a search achieved, second by second, once its load has settled. Pure."""
 
+import math
 from collections.abc import Iterable
 
 from tokswarm.measure.record import Outcome
@@ -18,6 +19,8 @@ class ProbeTally:
         self._goal = goal
         self._first_wave = stage.load.concurrency if isinstance(stage.load, ClosedLoop) else 0
         self._settled_unix = start_unix_ns / 1e9 + SETTLE_RATIO * stage.duration_s
+        # Requests are judged when they end, in the drain too; how much is going on only while the load is sent.
+        self._end_unix = start_unix_ns / 1e9 + stage.duration_s if goal == "knee" else math.inf
         self._counts: dict[int, tuple[int, int, int]] = {}
         self._newest: dict[str, int] = {}
 
@@ -35,10 +38,11 @@ class ProbeTally:
         return all(self._newest.get(worker, -1) >= second_unix for worker in workers)
 
     def seconds(self) -> list[tuple[int, int]]:
-        """(met, known) of each settled second, in order."""
+        """(met, known) of each settled second, in order; with the goal `knee` (output tokens, in flight)."""
         taken, ended_before = [], 0
         for second_unix, (met, known, ended) in sorted(self._counts.items()):
-            if second_unix >= self._settled_unix and ended_before >= self._first_wave:
+            is_settled = self._settled_unix <= second_unix and second_unix + 1 <= self._end_unix
+            if is_settled and ended_before >= self._first_wave:
                 taken.append((met, known))
             ended_before += ended
         return taken
@@ -47,5 +51,7 @@ class ProbeTally:
 def _counted(row: WindowRow, goal: str) -> tuple[int, int]:
     if goal == "slo":
         return row.slo_met, row.slo_known
+    if goal == "knee":
+        return row.output_tokens, row.in_flight
     ended = sum(count for outcome, count in row.finished.items() if outcome != Outcome.CLIENT_LIMIT)
     return row.finished.get(Outcome.OK, 0), ended

@@ -39,6 +39,7 @@ class Search:
     def take(self, stage: str, seconds: Sequence[tuple[int, int]]) -> Probe | None:
         """What came of the load: (met, known) of each second. The verdict; None: it is to be tried again."""
         assert self._load is not None
+        assert self._plan.share is not None, "a knee is searched by KneeSearch"
         self._seconds += seconds
         self._tries += 1
         met, known = sum(met for met, _ in self._seconds), sum(known for _, known in self._seconds)

@@ -375,8 +375,9 @@ class ConcurrencyRange(Spec, frozen=True, kw_only=True):
 class Find(Spec, frozen=True, kw_only=True):
     """A search for the highest load that meets a goal: exactly one of rate and concurrency."""
 
-    goal: Literal["slo", "errors"] = "slo"
-    """slo: enough requests within the limits of their class; errors: enough requests end ok."""
+    goal: Literal["slo", "errors", "knee"] = "slo"
+    """slo: enough requests within the limits of their class; errors: enough requests end ok; knee: the most tok/s
+    times tok/s of each request."""
     rate: RateRange | None = None
     concurrency: ConcurrencyRange | None = None
     step_for: Duration
@@ -384,7 +385,8 @@ class Find(Spec, frozen=True, kw_only=True):
     precision: Annotated[float, Meta(gt=0, le=0.5)] = 0.05
     """The search ends when the load found and the lowest that misses the goal are this close."""
     share: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """How many of the requests must do so; None: the quantile of the classes' limits, or 99 % for errors."""
+    """How many of the requests must do so; None: the quantile of the classes' limits, or 99 % for errors. Not for
+    a knee."""
 
 
 class Stage(Spec, frozen=True, kw_only=True):

@@ -54,6 +54,7 @@ _ARRIVALS = ("poisson", "constant", "gamma", "weibull")
 _LOADS = ("concurrency", "rate", "trace", "find")
 _ABORT_RULES = ("error_share", "ttft_p99", "itl_p99", "e2e_p99")
 _SHORTEST_STEP_NS = 4_000_000_000
+_SHORTEST_KNEE_STEP_NS = 15_000_000_000
 _SHORTEST_ABORT_NS = 1_000_000_000
 _OWN_FIELDS = {"model", "messages", "prompt", "input", "max_tokens", "max_output_tokens", "stream"}
 MAX_METRICS_ADDRESSES = 64
@@ -472,6 +473,10 @@ def _find(stage: Stage, find: Find, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.find", "expected exactly one of rate, concurrency")
     if find.step_for.nanoseconds < _SHORTEST_STEP_NS:
         yield Problem(f"{path}.find.step_for", f"is {find.step_for}; requests are counted each second, so at least 4s")
+    elif find.goal == "knee" and find.step_for.nanoseconds < _SHORTEST_KNEE_STEP_NS:
+        yield Problem(f"{path}.find.step_for", f"is {find.step_for}; a knee is judged by parts of it, so at least 15s")
+    if find.goal == "knee" and find.share is not None:
+        yield Problem(f"{path}.find.share", "does not go with goal: knee, which judges no requests")
     for name in ("rate", "concurrency"):
         searched = getattr(find, name)
         if searched is not None and searched.to < searched.from_:

@@ -79,21 +79,23 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a stage searches for the highest load that meets a goal."""
 
     goal: str
-    """slo or errors."""
+    """slo, errors or knee."""
     from_: float
     to: float
     is_whole: bool
     """Whether loads are whole numbers in flight; else rates per second."""
     precision: float
-    """How far apart the highest load that met and the lowest that missed may be, as a share of the latter."""
-    share: float
-    """Of the requests, that must do as the goal asks."""
+    """How far apart the highest load that met and the lowest that missed may be, as a share of the latter; of a
+    knee, how far apart the loads around it."""
+    share: float | None
+    """Of the requests, that must do as the goal asks; None for a knee."""
 
     @property
     def most_probes(self) -> int:
         """The most loads it tries."""
         doublings = math.ceil(math.log2(max(self.to / self.from_, 1))) + 1
-        return doublings + math.ceil(math.log2(1 / self.precision))
+        halvings = math.ceil(math.log2(1 / self.precision))
+        return doublings + (2 * halvings if self.goal == "knee" else halvings)  # a knee has two sides
 
     def load_of(self, template: "Load", load: float) -> "Load":
         """The load of a probe."""

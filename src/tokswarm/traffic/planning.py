@@ -146,7 +146,7 @@ def _planned_search(mix: Mix, stage: Stage, find: Find, class_weights: list[floa
     else:
         raise ValueError("a search needs a rate or a concurrency")
     share = find.share
-    if share is None:
+    if share is None and find.goal != "knee":
         share = _share_of_limits(mix) if find.goal == "slo" else ERRORS_SHARE
     search = SearchPlan(
         goal=find.goal,

@@ -11,7 +11,7 @@ from virtual_fleet import Stand, VirtualFleet, VirtualWorker, health, stage
 
 from tokswarm.insight.run_file import RunFile
 from tokswarm.measure.window import Window, WindowRow
-from tokswarm.traffic.plan import OpenLoop, PlannedStage, SearchPlan
+from tokswarm.traffic.plan import ClosedLoop, OpenLoop, PlannedStage, SearchPlan
 from tokswarm.traffic.units import dec_hook
 from tokswarm.worker.messages import Message, Second, StageGo
 
@@ -145,3 +145,43 @@ def test_a_search_that_is_stopped_keeps_what_it_found_so_far(tmp_path: Path) -> 
     (result,) = run_file(stand).searches
     assert (result.highest_met, result.is_complete) == (4.0, False)
     assert "the run ended before the search did" in result.line
+
+
+class SlotsWorker(QueueWorker):
+    """A worker in front of a server that gives twelve streams 50 tok/s each, and no more to others."""
+
+    def _tick(self) -> None:
+        if self._over:
+            return
+        second = self.fleet.clock.unix_ns() // 1_000_000_000 - 1
+        rows = []
+        if self._stage is not None:
+            of = self.plan.stages[self._stage]
+            assert isinstance(of.load, ClosedLoop)
+            users = of.load.concurrency
+            tokens = round(50 * min(users, 12) * random.Random(f"{self.seed} {second}").gauss(1, 0.05))
+            rows = [
+                WindowRow(
+                    class_name="chat", stage=of.name, output_tokens=tokens, in_flight=users, finished={"ok": users}
+                )
+            ]
+        window = Window(worker=self.name, second_unix=second, sequence=self._sequence, rows=rows)
+        self._sequence += 1
+        self.say(Second(run_id=self.run_id, window=window, health=health(self.name, second)))
+        self.fleet.clock.at(1.0, self._tick)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_run_finds_the_knee(tmp_path: Path, seed: int) -> None:
+    search = SearchPlan(goal="knee", from_=1, to=64, is_whole=True, precision=0.05, share=None)
+    load = ClosedLoop(concurrency=1)
+    knee = PlannedStage(name="find", load=load, duration_s=60, drain_s=10, warmup=False, search=search)
+    fleet = VirtualFleet("a")
+    fleet.members["a"] = SlotsWorker("a", fleet, seed)
+    stand = Stand(tmp_path, fleet, knee)
+    info = stand.run()
+    (result,) = run_file(stand).searches
+    assert (result.highest_met, result.highest_below, result.lowest_missed) == (12, 11, 13)
+    assert result.line in info.notes
+    assert "the knee, where tok/s times the tok/s of each request is highest, is concurrency 12: " in result.line
+    assert "find-1-at-1: more power" in stand.journal.titles("find")
