@@ -132,6 +132,8 @@ class Influxd:
 
     def __init__(self, data: Path) -> None:
         path = program("influxd", "influxdb")
+        self.data = data
+        """The folder it keeps its data in."""
         port, rpc_port, facade_port = free_port(), free_port(), free_port()
         config = data / "influxdb.conf"
         config.write_text(INFLUXD_CONFIG.format(port=port, rpc_port=rpc_port, data=data))

@@ -116,7 +116,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_l
     fell_back: bool | None = None
     """A gateway between says that another provider or model than the first took it; None: nobody says."""
     token_share: float | None = None
-    """Share of the requests whose tokens go into the database as points, drawn by id; None: all of them."""
+    """Share of the requests whose tokens go into the database as points, drawn by id; None: no budget, all of them."""
 
     @property
     def ttft_ms(self) -> float | None:

@@ -64,7 +64,7 @@ TOKEN = Measurement(
         Field("n", _I, "tokens", "tokens in this arrival; their sum over a run is its output tokens"),
         Field("index", _I, "tokens", "tokens of the request that came before this arrival"),
         Field("request", _I, "", "id of the request"),
-        Field("share", _F, "ratio", "share of the requests that have their tokens here; sum n / share for all tokens"),
+        Field("share", _F, "ratio", "share of the requests that have their tokens here; absent without a budget"),
     ),
 )
 
@@ -103,8 +103,10 @@ REQUEST = Measurement(
         Field("merged_arrivals", _I, "", "arrivals that shared a read with the one before"),
         Field("session", _I, "", "number of its session in the stage; absent outside sessions"),
         Field("turn", _I, "", "which turn of the session it is, from 1"),
-        Field("share", _F, "ratio", "share of the requests that have their tokens in llm_token when it ended"),
-        Field("sampled", _I, "", "1 its tokens are in llm_token, 0 they are not"),
+        Field(
+            "share", _F, "ratio", "share of the requests that have their tokens in llm_token; absent without a budget"
+        ),
+        Field("sampled", _I, "", "1 its tokens are in llm_token, 0 they are not; absent without a budget"),
         Field("itls_us", _T, "µs", "all gaps of the request: base64 of zlib of int64, the first from sent"),
     ),
 )

@@ -147,8 +147,7 @@ class Recorder:
         self._next_id += 1
         if self._token_budget is not None:
             share = self._token_budget.share(len(record.arrivals) // 8)
-            if share < 1.0:
-                record = msgspec.structs.replace(record, token_share=share)
+            record = msgspec.structs.replace(record, token_share=share)
         self._log.append(record)
         self.records += 1
         self.output_tokens += record.output_tokens

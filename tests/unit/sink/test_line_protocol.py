@@ -152,8 +152,6 @@ def test_a_request_has_its_tags_fields_and_time_to_the_letter() -> None:
         "served_by": "pod-3",
         "finish_reason": "length",
         "merged_arrivals": 1,
-        "share": 1.0,
-        "sampled": 1,
     }
     assert time == 1_700_000_000_183_450_003  # done in whole ticks of 10 µs, and the slot
 
@@ -168,19 +166,19 @@ def test_token_points_carry_gap_count_index_and_a_time_of_their_own() -> None:
             )
         )
     )
-    tags, every = {"run": "run-1", "worker": "w0", "class": "chat"}, {"share": 1.0}
+    tags = {"run": "run-1", "worker": "w0", "class": "chat"}
     assert points == [
-        ("llm_token", tags, {"n": 1, "index": 0, "request": 7, **every}, 1_700_000_000_123_450_003),
+        ("llm_token", tags, {"n": 1, "index": 0, "request": 7}, 1_700_000_000_123_450_003),
         (
             "llm_token",
             tags,
-            {"itl_us": 20_000, "n": 5, "index": 1, "request": 7, "share": 1.0},
+            {"itl_us": 20_000, "n": 5, "index": 1, "request": 7},
             1_700_000_000_143_450_003,
         ),
         (
             "llm_token",
             tags,
-            {"itl_us": 29_999, "n": 1, "index": 6, "request": 7, "share": 1.0},
+            {"itl_us": 29_999, "n": 1, "index": 6, "request": 7},
             1_700_000_000_173_450_003,
         ),
     ]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokswarm.measure.record import Outcome, RequestRecord, TokenSource
+from tokswarm.sink.token_budget import TokenBudget
 from tokswarm.traffic.mix import Distribution, Limit, Output, Prompt, Slo, TrafficClass
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.traffic.units import Duration
@@ -57,7 +58,7 @@ def traffic_class(slo: Slo | None = None) -> TrafficClass:
     return TrafficClass(name="chat", prompt=Prompt(tokens=one), output=Output(max_tokens=one), slo=slo)
 
 
-def recorder(log: ListLog, slo: Slo | None = None) -> Recorder:
+def recorder(log: ListLog, slo: Slo | None = None, token_budget: TokenBudget | None = None) -> Recorder:
     return Recorder(
         worker="w",
         worker_index=3,
@@ -65,6 +66,7 @@ def recorder(log: ListLog, slo: Slo | None = None) -> Recorder:
         target_names=["t:1"],
         log=log,
         wall_offset_ns=lambda: 7,
+        token_budget=token_budget,
     )
 
 
@@ -271,3 +273,21 @@ def test_what_was_asked_for_is_counted_when_sent_and_open_until_it_ends() -> Non
     made.finished(EndedExchange(first.row.live), first)
     (row,) = made.take(2).rows
     assert (row.asked_prompt_tokens, row.asked_max_tokens, row.open_max_tokens) == (0, 0, 4)
+
+
+def test_beyond_a_budget_of_token_points_records_say_the_share_of_their_second() -> None:
+    log = ListLog()
+    made = recorder(log, token_budget=TokenBudget(4))
+
+    def one() -> float | None:
+        sending = send(made)
+        exchange = EndedExchange(sending.row.live)
+        exchange.tokens(10, 30)
+        made.finished(exchange, sending)
+        return log.entries[-1].token_share  # type: ignore[union-attr]
+
+    assert [one() for _ in range(6)] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    made.take(1)
+    assert one() == 0.25
+    made.take(2)
+    assert one() == 1.0
