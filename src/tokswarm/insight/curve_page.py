@@ -1,6 +1,7 @@
 """The page of a run: its curves, its table and its verdict in one file that opens from disk, without a network."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, NamedTuple
@@ -13,7 +14,14 @@ from tokswarm.insight.figures import counted, number, percent, spans
 from tokswarm.insight.percentiles import Percentiles
 from tokswarm.insight.stage import StageSummary, closed_curve
 from tokswarm.insight.summary import Summary
-from tokswarm.insight.table import stage_cells
+from tokswarm.insight.table import (
+    COMPARED_HEADS,
+    TARGET_HEADS,
+    comparison_rows,
+    fallback_lines,
+    stage_cells,
+    target_rows,
+)
 
 MEASURED, IDEAL, TAIL, MARK = "#2f7ed8", "#9aa3ad", "#e4762b", "#c2185b"
 GRID, WORDS = "rgba(128,128,128,0.22)", "#7b848f"
@@ -57,6 +65,7 @@ def curve_page(summary: Summary) -> str:
 {charts}
 <h2>Stages</h2>
 {_table(summary)}
+{_targets(summary)}
 {_list("Missing from this run", summary.missing)}
 {_list("Notes", summary.notes)}
 <footer class="quiet">{_versions(summary)}</footer>
@@ -270,6 +279,23 @@ def _table(summary: Summary) -> str:
     head = "".join(f"<th>{name}</th>" for name in heads)
     note = f'<p class="quiet">{" ".join(notes)}</p>' if notes else ""
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+
+
+def _targets(summary: Summary) -> str:
+    """Target by target, where the mix has several; who answered in another's place, where that is known."""
+    measured = [stage for stage in summary.stages if not stage.warmup]
+    parts = _rows_table("Targets", TARGET_HEADS, [row for stage in measured for row in target_rows(stage)])
+    parts += _rows_table("Compared", COMPARED_HEADS, [row for stage in measured for row in comparison_rows(stage)])
+    return parts + _list("Fallbacks", fallback_lines(measured))
+
+
+def _rows_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<h2>{title}</h2><div class="scroll">{table}</div>'
 
 
 def _list(title: str, items: list[str]) -> str:

@@ -1,5 +1,7 @@
 """The end of a run in a terminal: the curve as a table, where it bends, and whether to believe it."""
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -28,6 +30,14 @@ COMPARED = {
     "ok_ratio": "ok",
 }
 """Figures of a comparison with their heads; the others are in summary.json."""
+
+COMPARED_HEADS = ("stage", "ratio, 95 %", *COMPARED.values())
+
+TARGET_HEADS = (
+    *("stage", "target", "requests", "failed", "tok/s"),
+    *(f"{name} ms\np50 / p99" for name in ("TTFT", "ITL", "E2E")),
+    "good",
+)
 
 REASONS_SHOWN = 6
 """More than fit on a screen beside the table; the rest is in summary.json."""
@@ -95,42 +105,45 @@ def _servers(stages: list[StageSummary]) -> Table:
 
 def _targets(stages: list[StageSummary]) -> Table:
     """What each target gave, stage by stage."""
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
-    heads = (
-        "stage",
-        "target",
-        "requests",
-        "failed",
-        "tok/s",
-        "TTFT ms\np50 / p99",
-        "ITL ms\np50 / p99",
-        "E2E ms\np50 / p99",
-    )
-    for head in (*heads, "good"):
-        table.add_column(head, justify="left" if head == "target" else "right")
-    for stage in stages:
-        for name, target in stage.targets.items():
-            cells = (
-                f"{sum(target.requests.values()):,}",
-                percent(failed_ratio(target)),
-                number(target.output_tok_per_s),
-                *(_p50_p99(values) for values in (target.ttft_ms, target.itl_ms, target.e2e_ms)),
-                percent(None if target.goodput is None else target.goodput.ratio),
-            )
-            table.add_row(*(Text(cell) for cell in (stage.name, name, *cells)))
-    return table
+    return _plain_table(TARGET_HEADS, [cells for stage in stages for cells in target_rows(stage)])
 
 
 def _comparisons(stages: list[StageSummary]) -> Table:
     """Each later target against the first, stage by stage."""
+    return _plain_table(COMPARED_HEADS, [cells for stage in stages for cells in comparison_rows(stage)])
+
+
+def _plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
-    for head in ("stage", "ratio, 95 %", *COMPARED.values()):
-        table.add_column(head, justify="left" if head.startswith("ratio") else "right")
-    for stage in stages:
-        for each in stage.comparisons:
-            cells = (_ratio(each.ratio(figure)) for figure in COMPARED)
-            table.add_row(*(Text(cell) for cell in (stage.name, f"{each.other} / {each.first}", *cells)))
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place == 1 else "right")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def target_rows(stage: StageSummary) -> list[tuple[str, ...]]:
+    """Under `TARGET_HEADS`, also on the page."""
+    return [
+        (
+            stage.name,
+            name,
+            f"{sum(target.requests.values()):,}",
+            percent(failed_ratio(target)),
+            number(target.output_tok_per_s),
+            *(_p50_p99(values) for values in (target.ttft_ms, target.itl_ms, target.e2e_ms)),
+            percent(None if target.goodput is None else target.goodput.ratio),
+        )
+        for name, target in stage.targets.items()
+    ]
+
+
+def comparison_rows(stage: StageSummary) -> list[tuple[str, ...]]:
+    """Under `COMPARED_HEADS`, also on the page."""
+    return [
+        (stage.name, f"{each.other} / {each.first}", *(_ratio(each.ratio(figure)) for figure in COMPARED))
+        for each in stage.comparisons
+    ]
 
 
 def _ratio(ratio: Ratio | None) -> str:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import mix_of, planned, request, requests_table, run_of, workers_table
 
+from tokswarm.insight.curve_page import curve_page
 from tokswarm.insight.fallbacks import Fallbacks, fallbacks, is_version_of, usual_model
 from tokswarm.insight.summary import Summary, summarise
 from tokswarm.insight.table import end_table
@@ -196,7 +197,7 @@ def test_answers_that_say_nothing_are_no_proof_that_none_fell_back() -> None:
 # --- in a terminal --------------------------------------------------------------------------------
 
 
-def test_the_end_of_a_run_shows_targets_comparison_and_fallbacks() -> None:
+def test_the_end_of_a_run_and_its_page_show_targets_comparison_and_fallbacks() -> None:
     rows = pairs(600, slower=1.5)
     for row in rows[1:120:2]:
         row |= {"model": "m-b", "fell_back": True, "served_by": "spare"}
@@ -205,6 +206,9 @@ def test_the_end_of_a_run_shows_targets_comparison_and_fallbacks() -> None:
     console = Console(width=140, color_system=None)
     with console.capture() as captured:
         console.print(end_table(two_targets(rows)))
+    page = curve_page(two_targets(rows))
+    assert "<td>b / a</td>" in page
+    assert "10 % of the answers of target b" in page
     text = captured.get()
     assert "b / a" in text
     assert "1.50" in text

@@ -14,10 +14,11 @@ import pytest
 from virtual_fleet import MemoryJournal, NoServers, VirtualFleet
 
 from tokswarm.errors import BusyError, ConfigError, FleetError, PreflightError, TokswarmError, UnknownRunError
+from tokswarm.insight.report import read_run_file
 from tokswarm.master.control import ControlOptions, RunControl, new_run_id
 from tokswarm.master.link import FleetWorker
+from tokswarm.master.run import LoadRequest, RunInfo, RunState, StartRequest
 from tokswarm.master.run import RunControl as Contract
-from tokswarm.master.run import RunInfo, RunState, StartRequest
 from tokswarm.master.store import Store
 from tokswarm.traffic.plan import TokenFit
 
@@ -30,6 +31,12 @@ classes:
 load:
   - {concurrency: [1, 2], for: 3s, drain: 2s}
 """
+TWO_TARGETS = re.sub(
+    "target:.*?(?=classes)",
+    "targets: [{name: old, base_url: 'http://a:1/v1'}, {name: new, base_url: 'http://b:2/v1', model: large}]\n",
+    MIX,
+    flags=re.DOTALL,
+)
 
 
 class StoringJournal(MemoryJournal):
@@ -146,6 +153,15 @@ def test_the_users_target_takes_the_place_of_the_mixes(desk: Desk) -> None:
     assert desk.probed == ["http://other:9/v1"]
 
 
+def test_each_of_several_targets_is_probed_and_planned(desk: Desk) -> None:
+    info = desk.run_to_its_end(StartRequest(mix_yaml=TWO_TARGETS))
+    assert desk.probed == ["http://a:1/v1", "http://b:2/v1"]
+    assert (info.base_url, info.model) == ("old http://a:1/v1, new http://b:2/v1", "first, large")
+    assert info.notes[:2] == ("target old: probed", "target new: probed")
+    run = read_run_file(Path(info.run_dir) / "run.json")
+    assert (run.model, [endpoint.model for endpoint in run.further_endpoints]) == ("first", ["large"])
+
+
 @pytest.mark.parametrize(
     ("request_", "message", "hint"),
     [
@@ -153,6 +169,12 @@ def test_the_users_target_takes_the_place_of_the_mixes(desk: Desk) -> None:
         pytest.param(StartRequest(mix="chat", mix_yaml=MIX), "a run needs one mix", "one of the two", id="both"),
         pytest.param(StartRequest(mix="caht"), "no mix has the name 'caht'", "did you mean 'chat'", id="typo"),
         pytest.param(StartRequest(mix="../chat"), "no mix has the name '../chat'", "chat", id="path"),
+        pytest.param(
+            StartRequest(mix_yaml=TWO_TARGETS, model="large"),
+            "the mix has several targets (old, new); neither address nor model",
+            "change them in the mix",
+            id="several-targets",
+        ),
         pytest.param(
             StartRequest(mix="chat", base_url="ftp://h"),
             "target.base_url: expected an http:// or https:// address, came 'ftp://h'",
@@ -253,6 +275,16 @@ def test_a_stop_is_fine_at_any_time_and_as_often_as_one_likes(desk: Desk, stops:
 def test_an_unknown_run_is_an_error(desk: Desk, question: str) -> None:
     with pytest.raises(UnknownRunError):
         getattr(desk.control, question)("nope")
+
+
+def test_the_load_of_a_run_that_is_over_or_unknown_cannot_be_changed(desk: Desk) -> None:
+    info = desk.run_to_its_end()
+    with pytest.raises(BusyError, match=r"is over \(finished\)"):
+        desk.control.change_load(info.run_id, LoadRequest(concurrency=2))
+    with pytest.raises(UnknownRunError):
+        desk.control.change_load("nope", LoadRequest(concurrency=2))
+    with pytest.raises(ConfigError, match="exactly one of concurrency and rate"):
+        desk.control.change_load(info.run_id, LoadRequest())
 
 
 def test_an_error_of_our_own_in_the_report_ends_the_run_as_failed_not_the_master(desk: Desk) -> None:
