@@ -58,10 +58,11 @@ bench: $(DEV_STAMP) ## the receive path against the bound and the openai SDK (ne
 peers: $(DEV_STAMP) ## other load generators beside ours, on one core (needs cc, and a few GB for their venvs)
 	$(BIN)/python benchmarks/peers.py $(if $(SERVER),--server $(SERVER))
 
-drills: $(DEV_STAMP) ## what takes minutes: whole traces, outages, a million requests, ten thousand slow streams (needs cc)
+drills: $(DEV_STAMP) ## what takes minutes: whole traces, outages, a million requests, ten thousand slow streams, 1,000 arrivals a second (needs cc)
 	$(BIN)/python -m pytest -q -s tests/drills
 	$(BIN)/python benchmarks/soak.py $(if $(SERVER),--server $(SERVER))
 	$(BIN)/python benchmarks/slow_streams.py $(if $(SERVER),--server $(SERVER))
+	$(BIN)/python benchmarks/arrivals.py $(if $(SERVER),--server $(SERVER))
 
 fuzz: $(DEV_STAMP) ## ten minutes of fuzzing the readers of foreign bytes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'

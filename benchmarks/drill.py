@@ -1,4 +1,4 @@
-"""What the drills share: the product's worker in a closed loop against the truth server, each pinned to a core.
+"""What the drills share: the product's worker in a closed or open loop against the truth server, each pinned to a core.
 
 The worker is the one that `tokswarm worker` runs (engine, records, log, windows), driven by messages as
 a master would drive it.
@@ -67,10 +67,20 @@ def _pin() -> None:
 class Drill:
     """One worker, one stage; `on_second` is told of each second it reports."""
 
-    def __init__(self, port: int, *, streams: int, max_tokens: int, duration_s: float, prefix_groups: int = 0) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        streams: int | None = None,
+        rate_per_s: float | None = None,
+        max_tokens: int,
+        duration_s: float,
+        prefix_groups: int = 0,
+    ) -> None:
+        """Either so many `streams` at a time, or Poisson arrivals at a rate."""
         from tokswarm.traffic.mix import Distribution, Mix, Output, Prompt, SharedPrefix, Stage, Target, TrafficClass
-        from tokswarm.traffic.plan import ClosedLoop, Plan, PlannedStage, Shard, TokenFit
-        from tokswarm.traffic.units import Duration
+        from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Shard, TokenFit
+        from tokswarm.traffic.units import Duration, Rate
         from tokswarm.worker.messages import PlanMessage
 
         prefix = SharedPrefix(groups=prefix_groups, tokens=32) if prefix_groups else None
@@ -84,12 +94,17 @@ class Drill:
                     output=Output(max_tokens=Distribution(fixed=max_tokens)),
                 )
             ],
-            load=[Stage(concurrency=streams, for_=Duration.parse(f"{duration_s:g}s"))],
+            load=[
+                Stage(
+                    concurrency=streams, rate=rate_per_s and Rate(rate_per_s), for_=Duration.parse(f"{duration_s:g}s")
+                )
+            ],
         )
-        load = ClosedLoop(concurrency=streams)
+        load = ClosedLoop(streams) if rate_per_s is None else OpenLoop(rate_per_s=rate_per_s, arrivals="poisson")
         stage = PlannedStage(name="all", load=load, duration_s=duration_s, drain_s=10.0, warmup=False)
         fit = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="assumed")
         plan = Plan(run_id="drill", mix=mix, model="mock-model", stages=[stage], fit=fit, content_seed=1)
+        self.plan = plan
         shard = Shard(plan=plan, worker_index=0, worker_count=1)
         self._message = PlanMessage(run_id="drill", shard=shard, deadline_s=duration_s + 60)
 
