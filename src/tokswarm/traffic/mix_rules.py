@@ -1,7 +1,7 @@
 """What a mix must obey beyond the types of its keys: every rule broken, with the path it concerns."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from urllib.parse import SplitResult, urlsplit
 
@@ -82,15 +82,22 @@ def broken_rules(mix: Mix) -> Iterator[Problem]:
             for target in reached:
                 yield from _sticky(one.session.sticky, target, f"{path}.session.sticky")
     yield from _load(mix.load, [one.name for one in mix.classes])
-    if all(one.slo is None for one in mix.classes):
-        for index, stage in enumerate(mix.load):
-            if stage.find is not None and stage.find.goal == "slo":
-                hint = "give a class an slo, or write goal: errors"
-                yield Problem(f"load[{index}].find.goal", "is slo, but no class has limits", hint)
+    for index, stage in enumerate(mix.load):
+        if stage.find is not None:
+            yield from _find_among(mix.classes, stage.find, f"load[{index}].find")
     if mix.abort is not None:
         yield from _abort(mix.abort, stream=all(target.stream for target in mix.all_targets))
     if mix.budget is not None:
         yield from _budget(mix.budget)
+
+
+def _find_among(classes: Sequence[TrafficClass], find: Find, path: str) -> Iterator[Problem]:
+    """What a search needs of the classes."""
+    if find.goal == "slo" and all(one.slo is None for one in classes):
+        yield Problem(f"{path}.goal", "is slo, but no class has limits", "give a class an slo, or write goal: errors")
+    if any(one.prompt.rows is not None and not one.prompt.rows.repeat for one in classes):
+        hint = "write repeat: true beside the file of the rows"
+        yield Problem(path, "would run out of prompts of rows that are not repeated", hint)
 
 
 # --- target -------------------------------------------------------------------------------------

@@ -19,6 +19,16 @@ target: {base_url: "http://h/v1"}
 classes: [{name: a, prompt: {tokens: {fixed: 1000}}, output: {max_tokens: {fixed: 100}}}]
 load: [{name: even, rate: 10/s, arrivals: {constant: {}}, for: 10s}]
 """
+BOTH = """\
+name: both
+target: {base_url: "http://h/v1"}
+classes:
+  - name: churning
+    prompt: {tokens: {fixed: 1000}, shared_prefix: {groups: 4, tokens: 400, churn: 10%/m}}
+    output: {max_tokens: {fixed: 100}}
+  - {name: own, prompt: {rows: {file: rows.csv}}, output: {max_tokens: {fixed: 100}}}
+load: [{concurrency: 1, for: 10s}]
+"""
 HEADS = ("Lengths in tokens", "Stages", "Requests over time")
 
 
@@ -55,6 +65,15 @@ def test_show_prices_open_loops_as_a_whole(tmp_path: Path) -> None:
     row = next(line for line in said.splitlines() if line.startswith("even"))
     assert row.split()[-1] == "0.3000"  # 100 requests of 1,000 and 100 tokens
     assert "100,000" in row
+
+
+def test_show_says_how_fast_prefixes_are_replaced_and_how_long_own_prompts_are(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("prompt\n" + "word " * 99 + "word\n", encoding="utf-8")
+    path = tmp_path / "both.yaml"
+    path.write_text(BOTH, encoding="utf-8")
+    said = [line.split() for line in typed("show", str(path)).stdout.splitlines()]
+    assert ["churning", "prompt", "1,000", "1,000", "1,000", "1,000", "40%,", "10%/m", "new", "█"] in said
+    assert ["own", "prompt", "131", "131", "131", "131", "0%", "█"] in said
 
 
 def test_schema_prints_the_schema() -> None:

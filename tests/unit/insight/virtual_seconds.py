@@ -35,7 +35,7 @@ class Drawn:
         name = self._chance.choices(list(self._classes), weights)[0]
         each = self._classes[name]
         self._made += 1
-        prompt_tokens, output_tokens = each.prompt.tokens.fixed, each.output.max_tokens.fixed
+        prompt_tokens, output_tokens = each.prompt.lengths.fixed, each.output.max_tokens.fixed
         assert prompt_tokens is not None
         assert output_tokens is not None
         shared = each.prompt.shared_prefix

@@ -48,7 +48,7 @@ def refused(folder: Path, include: str, *files: tuple[str, str]) -> str:
 
 def test_included_classes_come_after_the_own_ones_which_take_their_place_by_name(tmp_path: Path) -> None:
     mix = loaded(tmp_path, "shared.yaml", ("shared.yaml", SHARED), environ={"WEIGHT": "5"})
-    assert [(one.name, one.weight, one.prompt.tokens.fixed) for one in mix.classes] == [
+    assert [(one.name, one.weight, one.prompt.lengths.fixed) for one in mix.classes] == [
         ("chat", 1, 100),
         ("report", 5, 500),
     ]

@@ -149,7 +149,7 @@ def test_without_turn_tokens_later_turns_are_as_the_first_without_the_prefix(
     chat = session_plan().mix.classes[0]
     spec = Session(turns=Distribution(fixed=2))
     draws = SessionDraws(chat, spec)
-    whole = Sampler(chat.prompt.tokens)
+    whole = Sampler(chat.prompt.lengths)
     ours, theirs = random.Random(5), random.Random(5)
     assert [draws.turn_tokens(ours) for _ in range(200)] == [whole.draw(theirs) - 40 for _ in range(200)]
 
