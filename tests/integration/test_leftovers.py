@@ -2,6 +2,9 @@
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,3 +146,73 @@ def test_days_are_a_number(written: str, days: float | None) -> None:
 def test_days_that_would_remove_what_is_in_use_are_refused(written: str) -> None:
     with pytest.raises(ConfigError, match="expected a number of days"):
         keep_days({"TOKSWARM_KEEP_RECORDS_DAYS": written})
+
+
+KILLED = """
+import gevent.monkey
+gevent.monkey.patch_all()
+import os, pathlib, signal, sys, time
+sys.path.insert(0, sys.argv[2])
+import gevent
+from synthetic_log import entries
+from tokswarm.sink.influx import InfluxSink
+from tokswarm.sink.record_log import RecordLog
+from tokswarm.sink.settings import InfluxSettings
+
+path = pathlib.Path(sys.argv[1])
+mixed = entries(800, worker="w0", seed=1, begin_unix_s=int(sys.argv[3]))
+log = RecordLog(path, run_id="run-1", worker="w0", segment_bytes=1 << 16)
+sink = InfluxSink(path, InfluxSettings.from_environ(os.environ), "run-1", "w0")
+sink.start()
+for number, entry in enumerate(mixed):
+    log.append(entry)
+    if number == len(mixed) // 2:
+        while not sink.written_points:
+            gevent.sleep(0.01)
+        print("half", flush=True)
+        sys.stdin.readline()
+while sink.error is None:
+    gevent.sleep(0.01)
+os.write(log._fd, b"torn by the kill")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_killed_in_an_outage_leaves_nothing_behind_that_the_next_one_does_not_send(
+    database: Influxd, tmp_path: Path
+) -> None:
+    settings = settings_of(database)
+    path = tmp_path / "run-1" / "w0.log"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", KILLED, path, Path(__file__).parent, str(NOW_S)],
+        env={**os.environ, **database.environ()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "half\n"
+    database.kill()
+    worker.stdin.write("the database is away\n")
+    worker.stdin.flush()
+    assert worker.wait(30) == -signal.SIGKILL
+    database.restart()
+    assert 0 < held(database).requests < totals(MIXED).requests
+    leftovers = Leftovers(tmp_path, settings, quiet_s=0.0)
+    leftovers.start()
+    until(lambda: held(database) == totals(MIXED))
+    leftovers.stop()
+
+
+def test_series_stay_as_few_as_tags_make_them(database: Influxd, tmp_path: Path) -> None:
+    settings = settings_of(database)
+    for number in range(3):
+        left_log(tmp_path, f"run-{number}", settings.database)
+    leftovers = Leftovers(tmp_path, settings, quiet_s=0.0)
+    leftovers.start()
+    until(lambda: held(database).requests == 3 * totals(MIXED).requests)
+    leftovers.stop()
+    until(lambda: not list(undelivered(tmp_path, settings.database, quiet_s=0.0)))
+    # Of a run: tokens of 2 classes, requests of those with 3 outcomes, windows; a worker, the fleet, an event.
+    assert database.value("SHOW SERIES CARDINALITY") <= 3 * (2 + 2 * 3 + 2 + 3)
