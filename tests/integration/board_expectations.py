@@ -275,7 +275,8 @@ def the_request(seen: Seen) -> Expected:
     words = ("class", "stage", "outcome", "worker", "target", "status")
     counts = ("prompt_tokens", "cached_tokens", "ideal_cached_tokens", "output_tokens")
     times = [pl.col(f"{name}_ms").alias(name) for name in ("queue_wait", "ttft", "tpot", "e2e", "schedule_lag")]
-    return Rows(_the_request(seen).select(*words, *counts, *times, DRAWN.alias("sampled")).to_dicts())
+    sampled = pl.when(pl.col("token_share").is_not_null()).then(DRAWN).alias("sampled")
+    return Rows(_the_request(seen).select(*words, *counts, *times, sampled).to_dicts())
 
 
 @_virtual_only
@@ -654,7 +655,7 @@ EXPECTED: dict[str, dict[str, list[Expectation]]] = {
             workers({"lost records": _max("log_lost")}),
         ],
         "Share of requests with all their tokens here": [
-            requests({"share": pl.col("token_share").fill_null(1.0).min()}, by=("step", "worker"))
+            requests({"share": pl.col("token_share").min()}, by=("step", "worker"))
         ],
         "Events of workers and database": [events("worker", "database", "verdict")],
     },
