@@ -245,7 +245,9 @@ def test_a_wrong_token_is_said_once_and_the_log_waits(
     with caplog.at_level(logging.WARNING):
         sink = InfluxSink(log, settings, "run-1", "w0")
         sink.start()
-        gevent.sleep(0.3)
+        with gevent.Timeout(10):
+            while sink.error is None:
+                gevent.sleep(0.02)
         error = sink.error
         delivery = sink.stop(5)
     assert error is not None
@@ -267,6 +269,7 @@ def test_a_missing_bucket_is_named(database: Influxd, log: Path) -> None:
     delivery = sink.stop(5)
     assert delivery.error is not None
     assert "does the bucket 'nowhere' exist" in delivery.error
+    assert delivery.error.endswith("""; to make it: influx -execute 'CREATE DATABASE "nowhere"'""")
 
 
 def test_an_unreachable_database_ends_within_the_deadline(log: Path) -> None:

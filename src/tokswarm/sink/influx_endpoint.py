@@ -11,6 +11,7 @@ from influxdb_client.rest import ApiException
 
 from tokswarm.errors import SinkError
 from tokswarm.redact import redact
+from tokswarm.sink.bucket import create_command
 from tokswarm.sink.settings import InfluxSettings
 from tokswarm.sink.write_answer import Answer, Refused, Retry, Written, error_text, judge
 
@@ -40,13 +41,33 @@ class InfluxEndpoint:
             if not error.status:  # what the client makes of a failed TLS handshake
                 return Refused(redact(f"{settings.url}: {error.reason}", secret=settings.token.reveal()))
             headers = dict(error.headers or {})
-            return judge(error.status, headers, self._scrub(error.body), bucket=settings.bucket, now_unix_s=time.time())
+            answer = judge(
+                error.status, headers, self._scrub(error.body), bucket=settings.bucket, now_unix_s=time.time()
+            )
+            return self._with_command(answer) if error.status == 404 else answer
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             return Retry(f"{settings.url} cannot be reached: {self._scrub(_cause(error))}")
         return Written()
 
+    def _with_command(self, answer: Answer) -> Answer:
+        """The answer to a write into a bucket that is not there, with the command that makes it."""
+        if not isinstance(answer, Refused):
+            return answer
+        try:
+            version, _ = self._version()
+        except SinkError:
+            return answer
+        command = create_command(version, bucket=self._settings.bucket, org=self._settings.org)
+        return answer if command is None else Refused(f"{answer.error}; to make it: {command}")
+
     def describe(self) -> str:
         """What answers at this address, by `/ping` and `/health`. SinkError when nothing usable does."""
+        version, build = self._version()
+        name = " ".join(part for part in ("InfluxDB" if version else "a compatible server", version, build) if part)
+        return f"{name} at {self._settings.url}, bucket {self._settings.bucket!r}"
+
+    def _version(self) -> tuple[str, str]:
+        """Version and build, by `/ping` and `/health`; empty when the server does not say. SinkError."""
         status, headers, body = self._get("/ping")
         if status in (401, 403):
             raise SinkError(
@@ -67,8 +88,7 @@ class InfluxEndpoint:
             health = {}
         if isinstance(health, dict):
             version = version or str(health.get("version") or "")
-        name = " ".join(part for part in ("InfluxDB" if version else "a compatible server", version, build) if part)
-        return f"{name} at {self._settings.url}, bucket {self._settings.bucket!r}"
+        return version, build
 
     def close(self) -> None:
         """Close the connection."""
