@@ -293,9 +293,13 @@ def _rows_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]])
     if not rows:
         return ""
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(f'<td>{_lines(cell)}</td>' for cell in row)}</tr>" for row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<h2>{title}</h2><div class="scroll">{table}</div>'
+
+
+def _lines(text: str) -> str:
+    return "<br>".join(map(escape, text.splitlines()))
 
 
 def _list(title: str, items: list[str]) -> str:
