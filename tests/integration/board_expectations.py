@@ -350,8 +350,11 @@ def both_runs(columns: dict[str, pl.Expr], by: str, *where: pl.Expr) -> Expectat
 # --- workers -------------------------------------------------------------------------------------
 
 
-def workers(columns: dict[str, pl.Expr], *by: str) -> Expectation:
-    return lambda seen: _over(seen.workers, ["step", *by], columns)
+def workers(columns: dict[str, pl.Expr], *by: str, where: pl.Expr | None = None) -> Expectation:
+    return lambda seen: _over(seen.workers if where is None else seen.workers.filter(where), ["step", *by], columns)
+
+
+HAS_READ = pl.col("reads") > 0
 
 
 def _sum(column: str) -> pl.Expr:
@@ -645,9 +648,9 @@ EXPECTED: dict[str, dict[str, list[Expectation]]] = {
         ],
         "Requests in flight by worker": [workers({"in flight": _mean("in_flight")}, "worker")],
         "Connections by worker": [workers({"sockets": _max("sockets")}, "worker")],
-        "Merged token stamps": [workers({"merged": _sum("merged_arrivals") / _sum("reads")}, "worker")],
+        "Merged token stamps": [workers({"merged": _sum("merged_arrivals") / _sum("reads")}, "worker", where=HAS_READ)],
         "Token stamps without the kernel's clock": [
-            workers({"unstamped": _sum("unstamped_arrivals") / _sum("reads")}, "worker")
+            workers({"unstamped": _sum("unstamped_arrivals") / _sum("reads")}, "worker", where=HAS_READ)
         ],
         "Memory of workers": [workers({"memory": _max("rss_bytes")}, "worker")],
         "Record log and lost records": [

@@ -127,9 +127,9 @@ class _Worker:
             log_lost=int(bad),
             sink_backlog_bytes=self.plan.backlog_bytes // 2 + draws.randrange(self.plan.backlog_bytes // 2),
             sink_error="",
-            reads=draws.randrange(50, 150),
-            merged_arrivals=draws.randrange(10),
-            unstamped_arrivals=draws.randrange(3),
+            reads=draws.randrange(50, 150) if self.in_flight else 0,
+            merged_arrivals=draws.randrange(10) if self.in_flight else 0,
+            unstamped_arrivals=draws.randrange(3) if self.in_flight else 0,
         )
 
 

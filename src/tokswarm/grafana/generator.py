@@ -122,7 +122,7 @@ _STAMPS = (
         "Token arrivals that shared a read, and so a stamp, with the one before, per read. Some are normal when the"
         " server sends tokens in pairs; a rise together with loop lag means the generator is too slow for this token"
         " rate.",
-        q.workers([('sum("merged_arrivals") * 1.0 / sum("reads")', "merged")]),
+        q.workers([('sum("merged_arrivals") * 1.0 / sum("reads")', "merged")], q.HAS_READ),
         width=8,
     ),
     lines(
@@ -130,7 +130,7 @@ _STAMPS = (
         RATIO,
         "Token arrivals stamped by the process, per read. Kernel stamps are good to microseconds, these to a loop's"
         " turn: expected with TLS off Linux only; else look for a proxy or tunnel device on the worker.",
-        q.workers([('sum("unstamped_arrivals") * 1.0 / sum("reads")', "unstamped")]),
+        q.workers([('sum("unstamped_arrivals") * 1.0 / sum("reads")', "unstamped")], q.HAS_READ),
         width=8,
     ),
     lines(

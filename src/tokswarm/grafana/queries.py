@@ -25,6 +25,7 @@ OK = "\"outcome\" = 'ok'"
 CACHE_KNOWN = '"cached_tokens" >= 0'
 IDEAL_KNOWN = '"ideal_cached_tokens" >= 0'
 LIMITED = '"slo_met" >= 0'
+HAS_READ = '"reads" > 0'
 OBSERVED = 'sum("cached_tokens") * 1.0 / sum("prompt_tokens")'
 IDEAL = 'sum("ideal_cached_tokens") * 1.0 / sum("prompt_tokens")'
 TIME = "$timeFilter"
@@ -200,11 +201,11 @@ def heatmap(metric: str) -> Query:
     )
 
 
-def workers(columns: Sequence[tuple[str, str]], *, each: bool = True) -> Query:
+def workers(columns: Sequence[tuple[str, str]], *conditions: str, each: bool = True) -> Query:
     """What the load generators measured of themselves."""
     tags = ("worker",) if each else ()
     return Query(
-        f'SELECT {_columns(columns)} FROM "{WORKER.name}" WHERE {_where(WORKERS)}'
+        f'SELECT {_columns(columns)} FROM "{WORKER.name}" WHERE {_where(WORKERS, *conditions)}'
         f" GROUP BY {_by('$__interval', tags)} fill(null)",
         _alias(tags),
     )
