@@ -4,16 +4,26 @@ Everything goes the way the load will go: same address, headers, key and parser.
 """
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from tokswarm.errors import PreflightError
+from tokswarm.master.calibration import (
+    LONG_WORDS,
+    SHORT_WORDS,
+    TOKEN_ID_FIT,
+    Calibration,
+    Probed,
+    calibrate,
+    probe_words,
+    server_token_ends,
+)
 from tokswarm.measure.record import Outcome
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.plan import TokenFit
-from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
+from tokswarm.traffic.pool import json_text
+from tokswarm.traffic.prompt import PromptWriter
 from tokswarm.wire.api import RequestWriter, plain_call
 from tokswarm.wire.client import LoadClient
 from tokswarm.wire.exchange import Exchange
@@ -22,16 +32,12 @@ from tokswarm.wire.target import ResolvedTarget
 ANSWER_TIMEOUT_S = 30.0
 """For each probe; a cold endpoint may compile for a while."""
 
-SHORT_WORDS, LONG_WORDS = 8, 200
 PROBE_TOKENS = 4
 
 OPTIONAL_FIELDS = ("stream_options", "ignore_eos", "max_tokens")
 """What we send and can do without; instead of max_tokens goes its newer name."""
 
 _KEY_HINT = "set target.key to env:NAME or file:PATH of a key that the endpoint accepts"
-
-TOKEN_ID_FIT = TokenFit(tokens_per_word=1.0, overhead_tokens=0.0, source="token_ids")
-ASSUMED_FIT = TokenFit(tokens_per_word=1.3, overhead_tokens=8.0, source="assumed")
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +76,6 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(list(self.models)[:5])
 
 
-class _Tokenized(msgspec.Struct):
-    count: int
-
-
 def preflight(mix: Mix, spec: Target) -> Preflight:
     """Probe a target of the mix. PreflightError says what was tried and what came; ConfigError for a bad key."""
     target = ResolvedTarget(spec)
@@ -83,27 +85,58 @@ def preflight(mix: Mix, spec: Target) -> Preflight:
         model = _model(listing, spec)
         if listing.models and model not in listing.models:
             notes.append(f"the endpoint does not list the model {model!r}; it lists {listing.names}")
-        texts = PromptWriter(ASSUMED_FIT, content_seed=0, vocabulary=vocabulary_of(spec))
-        short, long = (texts.words(count, (count, count)) for count in (SHORT_WORDS, LONG_WORDS))
+        short, long = _first_prompts(spec)
         dropped = _refused_fields(client, model, mix, short)
         if dropped:
             notes.append(f"the endpoint refuses {', '.join(dropped)}: requests are sent without")
         if not spec.tls.verify:
             notes.append("the endpoint's certificate is not verified (target.tls.verify: false)")
         writer = RequestWriter(target, model, dropped)
+
         prompt_tokens = [_prompt_tokens(_probe(client, writer, mix, text), spec, listing) for text in (short, long)]
-        if spec.prompt_format == "token_ids":
-            fit: TokenFit | None = TOKEN_ID_FIT
-        else:
-            fit = _fit_by_tokenizer(client, model, short, long) or _fit(prompt_tokens, "usage")
-        if fit is None:
-            fit = ASSUMED_FIT
-            notes.append(
-                f"{spec.base_url} reports no prompt tokens and has no /tokenize: prompt lengths assume "
-                f"{fit.tokens_per_word} tokens a word"
-            )
-        context_tokens = listing.models.get(model)
-        return Preflight(model=model, fit=fit, dropped_fields=dropped, context_tokens=context_tokens, notes=notes)
+
+        def reported(text: str) -> int | None:
+            usage = _probe(client, writer, mix, json_text(text)).answer.usage
+            return None if usage is None else usage.prompt
+
+        calibration = _calibration(client, model, mix, prompt_tokens=prompt_tokens, reported=reported)
+        return Preflight(
+            model=model,
+            fit=calibration.fit,
+            dropped_fields=dropped,
+            context_tokens=listing.models.get(model),
+            notes=[*notes, *calibration.notes],
+        )
+
+
+def _first_prompts(spec: Target) -> tuple[bytes, bytes]:
+    """A short and a long one, which show that the endpoint answers and what it charges for."""
+    if spec.prompt_format == "token_ids":
+        writer = PromptWriter(TOKEN_ID_FIT, content_seed=0, kind="token_ids")
+        return writer.unique(SHORT_WORDS, (0, 0)), writer.unique(LONG_WORDS, (0, 1))
+    return json_text(probe_words(SHORT_WORDS)), json_text(probe_words(LONG_WORDS))
+
+
+def _calibration(
+    client: LoadClient,
+    model: str,
+    mix: Mix,
+    *,
+    prompt_tokens: Sequence[int | None],
+    reported: Callable[[str], int | None],
+) -> Calibration:
+    """How texts become tokens here, from what the endpoint charges for prompts, and tokenizers where there are any."""
+    spec = client.target.spec
+    short, long = prompt_tokens
+    if spec.prompt_format == "token_ids":
+        return Calibration(fit=TOKEN_ID_FIT, notes=[])
+    return calibrate(
+        {one.prompt.text for one in mix.classes},
+        Probed(probe_words(SHORT_WORDS), probe_words(LONG_WORDS), short, long),
+        usage=reported,
+        server=server_token_ends(client, model),
+        tokenizer=spec.tokenizer,
+    )
 
 
 @contextlib.contextmanager
@@ -196,33 +229,3 @@ def hint(status: int | None, outcome: Outcome | None, target: Target, listing: L
 
 def _key(target: Target) -> str:
     return "requests without a key" if target.key is None else f"the key of {target.key}"
-
-
-def _fit_by_tokenizer(client: LoadClient, model: str, short: bytes, long: bytes) -> TokenFit | None:
-    """The fit by the server's own tokenizer (vLLM's /tokenize); None where there is none."""
-    root = str(PurePosixPath(client.target.path or "/").parent) if client.target.path.endswith("/v1") else "/"
-    path = f"{root.rstrip('/')}/tokenize"
-    counts: list[int | None] = []
-    for text in (short, long):
-        if client.target.spec.api == "chat":
-            body = {"model": model, "messages": [{"role": "user", "content": text.decode()}]}
-        else:
-            body = {"model": model, "prompt": text.decode()}
-        request = plain_call(client.target, "POST", path, msgspec.json.encode(body))
-        answer = client.ask(request, timeout_s=ANSWER_TIMEOUT_S)
-        if answer.status != 200:
-            return None
-        try:
-            counts.append(msgspec.json.decode(answer.raw_body, type=_Tokenized).count)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            return None
-    return _fit(counts, "tokenize")
-
-
-def _fit(counts: list[int | None], source: str) -> TokenFit | None:
-    """The line through both probes; None when they say nothing."""
-    short, long = counts
-    if short is None or long is None or long <= short:
-        return None
-    per_word = (long - short) / (LONG_WORDS - SHORT_WORDS)
-    return TokenFit(tokens_per_word=per_word, overhead_tokens=max(0.0, short - per_word * SHORT_WORDS), source=source)

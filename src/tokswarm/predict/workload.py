@@ -5,10 +5,13 @@ from collections.abc import Hashable, Iterator
 from hashlib import blake2b
 from itertools import islice
 
+import msgspec
+
 from tokswarm.errors import ConfigError
 from tokswarm.predict.measured import MeasuredRun
 from tokswarm.simulator.engine import Request
-from tokswarm.traffic.prompt import vocabulary_of
+from tokswarm.traffic.mix import Target
+from tokswarm.traffic.plan import Plan, TokenFit
 from tokswarm.traffic.schedule import TicketSource
 from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.ticket import Ticket
@@ -44,7 +47,7 @@ class Workload:
     """The requests of each stage, drawn once and kept: every simulation of a fit sends the same ones."""
 
     def __init__(self, run: MeasuredRun, *, block_tokens: int, max_model_len: int) -> None:
-        plan = run.plan
+        plan = _of_token_ids(run.plan)
         if len(run.mix.all_targets) > 1:
             raise ConfigError(
                 "the run has several targets; a prediction is of one", hint="measure each in a run of its own"
@@ -69,7 +72,7 @@ class Workload:
         self._run = run
         self._block_tokens = block_tokens
         self._max_model_len = max_model_len
-        self._separator = vocabulary_of(run.mix.all_targets[0]).separator
+        self._overhead_tokens = round(run.fit.overhead_tokens)
         self._source = TicketSource(plan, 0, 1)
         self._drawn: dict[int, tuple[list[Draft], Iterator[Ticket]]] = {}
 
@@ -105,20 +108,30 @@ class Workload:
         return max(1, min(ticket.max_tokens, rng.choice(seen)))
 
     def _prompt_keys(self, ticket: Ticket) -> tuple[Hashable, ...]:
-        """One key for each full block of the prompt, over the words that reach into it from the start.
-
-        With prompts of token ids a word is a token and the keys are exact; with text a block's end falls
-        on the word that the run's fit of tokens to words puts there.
-        """
-        words = ticket.prompt.split(self._separator)
-        fit = self._run.fit
+        """One key for each full block of the prompt, over the token ids that reach into it from the start."""
+        ids = ticket.prompt.split(b",")
         chain = blake2b(digest_size=16)
         keys = []
         done = 0
         for block in range(1, ticket.prompt_tokens // self._block_tokens + 1):
-            end = round((block * self._block_tokens - fit.overhead_tokens) / fit.tokens_per_word)
-            end = min(max(end, done), len(words))
-            chain.update(self._separator.join((b"", *words[done:end])))
+            end = min(max(block * self._block_tokens - self._overhead_tokens, done), len(ids))
+            chain.update(b",".join((b"", *ids[done:end])))
             done = end
             keys.append(chain.digest())
         return tuple(keys)
+
+
+def _of_token_ids(plan: Plan) -> Plan:
+    """The same requests with prompts of token ids: as long, and alike up to the same token, whatever the text was."""
+    fit = TokenFit(tokens_per_word=1.0, overhead_tokens=round(plan.fit.overhead_tokens), source="token_ids")
+
+    def ids(target: Target) -> Target:
+        return msgspec.structs.replace(target, prompt_format="token_ids")
+
+    mix = plan.mix
+    mix = msgspec.structs.replace(
+        mix,
+        target=None if mix.target is None else ids(mix.target),
+        targets=None if mix.targets is None else [ids(target) for target in mix.targets],
+    )
+    return msgspec.structs.replace(plan, mix=mix, fit=fit)

@@ -206,6 +206,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
+    return_token_strs: bool = False
 
     def tokens(self) -> "array[int]":
         """Token ids. ApiError when not exactly one of the two is given."""

@@ -40,7 +40,7 @@ from tokswarm.simulator.metrics import CONTENT_TYPE
 from tokswarm.simulator.pool import Clockwork, Pool
 from tokswarm.simulator.profile import PRESETS
 from tokswarm.simulator.truth import TruthLog
-from tokswarm.simulator.words import draw_answer
+from tokswarm.simulator.words import draw_answer, names
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Endpoint:
             "count": len(tokens),
             "max_model_len": gateway.plan.max_model_len,
             "tokens": tokens,
-            "token_strs": None,
+            "token_strs": names(asked.prompt) if asked.return_token_strs and asked.prompt is not None else None,
         }
         exchange.send(200, msgspec.json.encode(body))
 

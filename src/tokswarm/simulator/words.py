@@ -7,6 +7,7 @@ was generated.
 
 import math
 import random
+import re
 from array import array
 from collections.abc import Iterable
 from itertools import product
@@ -20,6 +21,7 @@ Tokens = array
 _START, _END = 0, 1
 """Ids of the template's marks."""
 _ASSISTANT = crc32(b"assistant")
+_TOKEN = re.compile(r"[ \t\n\r\x0b\f]*[^ \t\n\r\x0b\f]+")
 
 MESSAGE_OVERHEAD_TOKENS = 3
 """What the template adds to each message: start, role, end."""
@@ -30,6 +32,14 @@ ANSWER_OVERHEAD_TOKENS = 2
 def encode(text: str) -> "array[int]":
     """The token ids of a text."""
     return array("I", map(crc32, text.encode("utf-8", "surrogatepass").split()))
+
+
+def names(text: str) -> list[str]:
+    """The tokens of a text as they are named: each with the white space before it, the last with what follows."""
+    found = _TOKEN.findall(text)
+    if found:
+        found[-1] += text[sum(map(len, found)) :]
+    return found
 
 
 def encode_chat(messages: Iterable[tuple[str, str]]) -> "array[int]":

@@ -135,6 +135,8 @@ class Prompt(Spec, frozen=True, kw_only=True):
     rows: PromptRows | None = None
     """Prompts out of a file instead of text of tokswarm's."""
     shared_prefix: SharedPrefix | None = None
+    text: Literal["mixed", "english", "german", "spanish", "french", "chinese", "code", "words"] = "mixed"
+    """What it is written in; mixed: paragraphs of all these, code among them; words: sentences of common words."""
 
     @property
     def lengths(self) -> Distribution:
@@ -254,6 +256,8 @@ class Target(Spec, frozen=True, kw_only=True):
     api: Literal["chat", "completions", "responses"] = "chat"
     prompt_format: Literal["text", "token_ids"] = "text"
     """token_ids: prompts as lists of token ids, of exact length; for the completions API."""
+    tokenizer: str | None = None
+    """A tokenizer.json on the master, or its folder, to count prompts by; needs the package tokenizers."""
     client: Literal["native", "openai"] = "native"
     """openai: the same requests through the official SDK, to see what an application on it sees."""
     stream: bool = True

@@ -165,6 +165,8 @@ def _target(target: Target, path: str) -> Iterator[Problem]:
     yield from _metrics(target, path)
     if target.prompt_format == "token_ids" and target.api != "completions":
         yield Problem(f"{path}.prompt_format", "token_ids goes with `api: completions` only")
+    if target.tokenizer is not None and target.prompt_format == "token_ids":
+        yield Problem(f"{path}.tokenizer", "has nothing to count where prompt_format is token_ids")
     for name in target.extra_body:
         if name in _OWN_FIELDS:
             yield Problem(f"{path}.extra_body.{name}", "is a field that tokswarm sets itself")

@@ -124,13 +124,16 @@ class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenFit(msgspec.Struct, frozen=True, kw_only=True):
-    """How words of our prompts become tokens of this endpoint: tokens = overhead + tokens_per_word * words."""
+    """How our texts become tokens of this endpoint: those of their units, and an overhead."""
 
     tokens_per_word: float
+    """Of English; for text that is in no table."""
+    tables: dict[str, bytes] = {}
+    """Tokens of each unit, for each part of the corpus, as `token_counts` packs them."""
     overhead_tokens: float
     """What the chat template adds to one message."""
     source: str
-    """tokenize (the server's own), usage (two probes), token_ids (exact), or assumed."""
+    """tokenize (the server's own), tokenizer (a local one), usage (probes), token_ids (exact), or assumed."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from tokswarm.traffic.mix import Mix, TrafficClass
 from tokswarm.traffic.own_prompts import OwnPrompts
 from tokswarm.traffic.plan import ClosedLoop, OpenLoop, Plan, PlannedStage, Replay
 from tokswarm.traffic.prefix_groups import GroupText, PrefixGroups, stage_begins_ns
-from tokswarm.traffic.prompt import PromptWriter, vocabulary_of
+from tokswarm.traffic.prompt import prompt_writers
 from tokswarm.traffic.replay import ReplayRows, replay_rows
 from tokswarm.traffic.routing import Routing
 from tokswarm.traffic.seed import mixed_seed
@@ -56,7 +56,7 @@ class TicketSource:
         self._draws: dict[int, Callable[[int, int | None, int], Iterator[Ticket]]] = {}
         self._routing = Routing(plan.mix)
         self._writers = [
-            PromptWriter(endpoint.fit, target_content_seed(plan.content_seed, place), vocabulary_of(target))
+            prompt_writers(plan.mix, target, endpoint.fit, target_content_seed(plan.content_seed, place))
             for place, (endpoint, target) in enumerate(zip(plan.endpoints, plan.mix.all_targets, strict=True))
         ]
         self._classes = [
@@ -169,9 +169,8 @@ class TicketSource:
         if first.turn is None or draws is None:
             return None
         seed = mixed_seed(self._plan.mix.seed, _SESSIONS, stage_index, first.index)
-        return Session(
-            draws, first, seed=seed, key=(stage_index, first.index), writer=self._writers[first.target_index]
-        )
+        writer = self._writers[first.target_index][first.class_index]
+        return Session(draws, first, seed=seed, key=(stage_index, first.index), writer=writer)
 
     def _closed(
         self, stage_index: int, share: Share, only: int | None, elapsed_ns: Callable[[], int]
@@ -214,7 +213,7 @@ class TicketSource:
                 class_index=REPLAY_CLASS_INDEX,
                 target_index=target_index,
                 due_ns=arrival.due_ns,
-                prompt=self._writers[target_index].with_blocks(
+                prompt=self._writers[target_index][REPLAY_CLASS_INDEX].with_blocks(
                     tokens,
                     (stage_index, index),
                     trace=replay.trace,
@@ -229,7 +228,8 @@ class TicketSource:
     def _blocks_of(self, rows: ReplayRows, index: int, replay: Replay, target_index: int) -> Sequence[int]:
         """The leading blocks of a row that fit whole into its prompt."""
         known = rows.blocks_of(index)
-        whole = self._writers[target_index].whole_blocks(rows.prompt_tokens[index], replay.block_tokens, len(known))
+        writer = self._writers[target_index][REPLAY_CLASS_INDEX]
+        whole = writer.whole_blocks(rows.prompt_tokens[index], replay.block_tokens, len(known))
         return known[:whole]
 
     def _draw(self, stage_index: int, only: int | None = None) -> Callable[[int, int | None, int], Iterator[Ticket]]:
@@ -271,7 +271,7 @@ class TicketSource:
         at_ns: int,
     ) -> Iterator[Ticket]:
         """A ticket, or none where the class has no prompts left. `at_ns`: in the time of the run's stages."""
-        writer = self._writers[target_index]
+        writer = self._writers[target_index][class_index]
         draws = self._classes[class_index]
         tokens = draws.prompt_tokens.draw(rng)
         max_tokens = draws.max_tokens.draw(rng)
