@@ -86,11 +86,13 @@ def mix_show(name: str, *, input_price: float | None, output_price: float | None
 
 def _class_table(loaded: Mix) -> Table:
     table = _table("Lengths in tokens", "class", "of", *_RIGHT_OF_LENGTHS, "from smallest to largest")
-    for one in class_previews(loaded):
+    for one, written in zip(class_previews(loaded), loaded.classes, strict=True):
+        text = written.prompt.text if written.prompt.rows is None else "mixed"
+        prompt = "prompt" if text == "mixed" else f"{text} prompt"
         for what, drawn in (("prompt", one.prompt_tokens), ("max_tokens", one.max_tokens)):
             table.add_row(
                 one.name if what == "prompt" else "",
-                what,
+                prompt if what == "prompt" else what,
                 *(f"{drawn[int(q * len(drawn))]:,}" for q in PERCENTILES),
                 f"{sum(drawn) / len(drawn):,.0f}",
                 _shared(one) if what == "prompt" else "",

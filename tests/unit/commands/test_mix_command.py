@@ -126,3 +126,11 @@ def test_from_trace_needs_two_requests_at_two_times(tmp_path: Path) -> None:
     path.write_text('{"at_s": 0, "prompt_tokens": 5, "output_tokens": 5}\n' * 3, encoding="utf-8")
     assert "too few requests, or all at one time" in refused("from-trace", str(path))
     assert "there is no trace 'no.csv'" in refused("from-trace", "no.csv")
+
+
+def test_show_says_what_prompts_are_written_in_where_it_is_one_thing(tmp_path: Path) -> None:
+    path = tmp_path / "mix.yaml"
+    path.write_text(PRICED.replace("prompt: {", "prompt: {text: code, "), encoding="utf-8")
+    assert ["a", "code", "prompt", "1,000"] in [
+        line.split()[:4] for line in typed("show", str(path)).stdout.splitlines()
+    ]

@@ -15,6 +15,7 @@ from tokswarm.simulator.words import (
     draw_answer,
     encode,
     encode_chat,
+    names,
 )
 
 
@@ -72,3 +73,9 @@ def test_no_word_needs_escaping_or_holds_a_blank() -> None:
     for word in WORDS:
         assert json.dumps(word.decode()) == f'"{word.decode()}"'
         assert len(word.split()) == 1
+
+
+@pytest.mark.parametrize("text", ["be brief", "  two\n\nlines, \u00e9\n", "one", "", "a\u00a0b \u96e8\u5929"])
+def test_the_names_of_tokens_spell_the_text_one_for_each_token(text: str) -> None:
+    assert "".join(names(text)) == text
+    assert len(names(text)) == len(encode(text))
