@@ -132,7 +132,8 @@ def test_every_mix_that_ships_loads_and_plans(path: Path) -> None:
     assert mix.description
     assert stages[0].warmup
     assert not any(stage.warmup for stage in stages[1:])
-    assert load_mix(path, {"OPENAI_BASE_URL": "http://elsewhere/v1"}).target.base_url == "http://elsewhere/v1"
+    elsewhere = dict.fromkeys(("OPENAI_BASE_URL", "OLD_BASE_URL", "NEW_BASE_URL"), "http://elsewhere/v1")
+    assert {target.base_url for target in load_mix(path, elsewhere).all_targets} == {"http://elsewhere/v1"}
 
 
 @pytest.mark.parametrize("name", ["mooncake-conversation", "mooncake-synthetic", "azure-code", "azure-conversation"])
