@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from endpoints import simulator
-from product import run_mix, truth
+from product import BUSY_MACHINE, run_mix, truth
 from replayed_trace import (
     AMPLE_PROFILE,
     Row,
@@ -25,7 +25,7 @@ TRACES = Path(__file__).parents[2] / "locustfiles" / "traces"
 PACKING_S = 1e-6
 """Times in the plan are whole nanoseconds, and those of the file's floats a little off."""
 LATE_P50_MS = 10.0
-"""Of a machine that runs other tests meanwhile."""
+"""Where the run does not say that its machine was too busy; the times themselves are held by tests/drills."""
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,11 @@ def test_a_replay_sends_what_the_file_says(
 
     assert sent.select("prompt_tokens", "output_tokens").rows() == [(row[1], row[2]) for row in want]
     assert sent["due_s"].to_list() == pytest.approx([row.at_s / speed for row in want], abs=PACKING_S)
+    is_busy = bool(BUSY_MACHINE & {reason["cause"] for reason in run.summary["verdict"]["reasons"]})
     for came in (by_client(sent), by_server(served, began_ns)):
         side = compared(want, came, speed=speed)
         assert (side.missing, side.beyond) == (0, 0)
-        assert side.late_at(0.5) <= LATE_P50_MS
+        assert is_busy or side.late_at(0.5) <= LATE_P50_MS
     ideal = ideal_sharing(want)
     assert sum(each["cached_tokens"] for each in served) / ideal.prompt_tokens == pytest.approx(ideal.ratio, abs=0.01)
     assert sent["ideal_cached_tokens"].sum() == ideal.cached_tokens
