@@ -49,6 +49,7 @@ class PromptWriter:
             ends = Counted(TITLE_ENDS, counts.fine(ENDS_TABLE, TITLE_ENDS))
             of_pool = [each for part, paragraphs in parts(kind).items() for each in _counted(counts, part, paragraphs)]
         self._words, self._ends = _spelt(words), _spelt(ends)
+        self._surely_fine = TITLE_UNITS * max(*words.fine, *ends.fine) + max(one.fine[0] for one in of_pool)
         self._pool = Pool(of_pool, words, rng)
         self._prefix_seed = mixed_seed(content_seed, _PREFIX)
         self._block_seed = mixed_seed(content_seed, _BLOCK)
@@ -124,6 +125,9 @@ class PromptWriter:
     def _text(self, fine: int, key: int) -> bytes:
         """The separator first, so that texts can follow each other."""
         # hot: a title, then one piece
+        if fine > self._surely_fine:
+            title, title_fine = self._title(key)
+            return title + self._pool.piece(fine - title_fine, key)
         pieces: list[bytes] = []
         rest = key
         for place in range(TITLE_UNITS):
@@ -138,6 +142,22 @@ class PromptWriter:
         if fine > 0:
             pieces.append(self._pool.piece(fine, key))
         return b"".join(pieces)
+
+
+    def _title(self, key: int) -> tuple[bytes, int]:
+        """The whole title of a text that is long enough to follow it, and its tokens in parts."""
+        words, base = self._words, len(self._words)
+        rest, digit = divmod(key, base)
+        one, fine = words[digit]
+        pieces = [one]
+        for _ in range(TITLE_UNITS - 2):
+            rest, digit = divmod(rest, base)
+            one, each = words[digit]
+            fine += each
+            pieces.append(one)
+        one, each = self._ends[rest % base]
+        pieces.append(one)
+        return b"".join(pieces), fine + each
 
 
 def prompt_writers(mix: Mix, target: Target, fit: TokenFit, content_seed: int) -> list[PromptWriter]:
