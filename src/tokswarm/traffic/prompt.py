@@ -143,7 +143,6 @@ class PromptWriter:
             pieces.append(self._pool.piece(fine, key))
         return b"".join(pieces)
 
-
     def _title(self, key: int) -> tuple[bytes, int]:
         """The whole title of a text that is long enough to follow it, and its tokens in parts."""
         words, base = self._words, len(self._words)
