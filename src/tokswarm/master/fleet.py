@@ -219,8 +219,8 @@ class Fleet:
                 self._take(client, decode(type_, message.data))
             elif message.type == "client_ready" or client in self._runner.clients:
                 self._inner(client, message)
-                if message.type == "quit":
-                    self._forget(client)
+            if message.type == "quit":  # of one that Locust has dropped, too
+                self._forget(client)
         except Exception as error:  # noqa: BLE001 -- root of a message: a bad one must not end the loop
             if self._complaints is not None:
                 self._complaints.add(f"a message {message.type!r} could not be handled", f"from {client}: {error!r}")
