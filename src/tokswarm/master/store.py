@@ -52,8 +52,10 @@ CREATE TABLE server_seconds (
     PRIMARY KEY (run_id, unix_ns, target, replica)
 ) WITHOUT ROWID;
 """
-_FROM_2 = f"BEGIN; {_SERVER_SCHEMA} PRAGMA user_version = 3; COMMIT;"
-"""What a store of the version before lacks."""
+_COLUMNS_SINCE_1 = ("run_second", "ttft_limit_ms", "itl_limit_ms", "e2e_limit_ms")
+_FROM_1 = " ".join(f"ALTER TABLE seconds ADD COLUMN {_column(name)};" for name in _COLUMNS_SINCE_1)
+_MISSING = {1: _FROM_1 + _SERVER_SCHEMA, 2: _SERVER_SCHEMA}
+"""What a store of an older schema lacks."""
 _SCHEMA = f"""
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY,
@@ -240,8 +242,8 @@ class Store:
         version = self._write_to.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._write_to.executescript(_SCHEMA)
-        elif version == 2:
-            self._write_to.executescript(_FROM_2)
+        elif version in _MISSING:
+            self._write_to.executescript(f"BEGIN; {_MISSING[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
             raise TokswarmError(
                 f"the run store {self.path} has schema {version}, this tokswarm reads {SCHEMA_VERSION}",

@@ -67,7 +67,8 @@ def test_what_was_stored_is_read_back_equal(store: Store) -> None:
     assert store.events("r1") == events
 
 
-def test_a_store_of_the_version_before_gains_the_table_of_servers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_a_version_before_keeps_its_runs_and_gains_what_it_lacks(tmp_path: Path, version: int) -> None:
     path = tmp_path / "s.sqlite"
     first = Store(path)
     first.open()
@@ -75,7 +76,9 @@ def test_a_store_of_the_version_before_gains_the_table_of_servers(tmp_path: Path
     first.close()
     with sqlite3.connect(path) as db:
         db.execute("DROP TABLE server_seconds")
-        db.execute("PRAGMA user_version = 2")
+        for column in ("run_second", "ttft_limit_ms", "itl_limit_ms", "e2e_limit_ms") if version == 1 else ():
+            db.execute(f"ALTER TABLE seconds DROP COLUMN {column}")
+        db.execute(f"PRAGMA user_version = {version}")
     db.close()
     again = Store(path)
     again.open()
@@ -83,6 +86,11 @@ def test_a_store_of_the_version_before_gains_the_table_of_servers(tmp_path: Path
     again.add("r1", [said, msgspec.structs.replace(said, unix_ns=4, up=0)])
     again.flush()
     assert again.server_seconds("r1") == [msgspec.structs.replace(said, unix_ns=4, up=0), said]
+    seconds = [second(3)]
+    again.add("r1", seconds)
+    again.flush()
+    assert [run.run_id for run in again.runs()] == ["r1"]
+    assert again.seconds("r1") == seconds
     again.close()
 
 
