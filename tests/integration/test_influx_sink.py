@@ -13,8 +13,9 @@ from pathlib import Path
 import gevent
 import msgspec
 import pytest
+from database_totals import held, settings_of
 from databases import BUCKET, TOKEN, Influxd, VictoriaMetrics, call, free_port, influxd, victoria_metrics
-from synthetic_log import Totals, entries, requests, totals, write_log
+from synthetic_log import entries, requests, totals, write_log
 
 from tokswarm.errors import SinkError
 from tokswarm.sink.influx import InfluxSink, export_run, probe
@@ -37,21 +38,6 @@ def database(server: Influxd) -> Influxd:
     server.query(f'DROP DATABASE "{BUCKET}"')
     server.query(f'CREATE DATABASE "{BUCKET}"')
     return server
-
-
-def settings_of(database: Influxd | VictoriaMetrics) -> InfluxSettings:
-    settings = InfluxSettings.from_environ(database.environ())
-    assert settings is not None
-    return settings
-
-
-def held(database: Influxd) -> Totals:
-    return Totals(
-        requests=database.value("SELECT count(request) FROM llm_request") or 0,
-        output_tokens=database.value("SELECT sum(n) FROM llm_token") or 0,
-        ok=database.value("SELECT count(request) FROM llm_request WHERE outcome = 'ok'") or 0,
-        windows=database.value("SELECT count(started) FROM llm_window") or 0,
-    )
 
 
 def started(path: Path, database: Influxd | VictoriaMetrics, **options: object) -> InfluxSink:

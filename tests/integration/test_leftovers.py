@@ -11,8 +11,9 @@ from pathlib import Path
 
 import gevent
 import pytest
+from database_totals import held, settings_of
 from databases import BUCKET, Influxd, free_port, influxd
-from synthetic_log import Totals, entries, totals, write_log
+from synthetic_log import entries, totals, write_log
 
 from tokswarm.errors import ConfigError
 from tokswarm.sink.committed_offset import commit_offset, offset_path
@@ -37,21 +38,6 @@ def database(server: Influxd) -> Influxd:
     server.query(f'DROP DATABASE "{BUCKET}"')
     server.query(f'CREATE DATABASE "{BUCKET}"')
     return server
-
-
-def settings_of(database: Influxd) -> InfluxSettings:
-    settings = InfluxSettings.from_environ(database.environ())
-    assert settings is not None
-    return settings
-
-
-def held(database: Influxd) -> Totals:
-    return Totals(
-        requests=database.value("SELECT count(request) FROM llm_request") or 0,
-        output_tokens=database.value("SELECT sum(n) FROM llm_token") or 0,
-        ok=database.value("SELECT count(request) FROM llm_request WHERE outcome = 'ok'") or 0,
-        windows=database.value("SELECT count(started) FROM llm_window") or 0,
-    )
 
 
 def left_log(records_dir: Path, run_id: str, database: str | None, *, worker: str = "w0") -> Path:

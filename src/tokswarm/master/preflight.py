@@ -20,9 +20,9 @@ from tokswarm.master.calibration import (
     server_token_ends,
 )
 from tokswarm.measure.record import Outcome
+from tokswarm.traffic.json_text import json_text
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.plan import TokenFit
-from tokswarm.traffic.pool import json_text
 from tokswarm.traffic.prompt import PromptWriter
 from tokswarm.wire.api import RequestWriter, plain_call
 from tokswarm.wire.client import LoadClient

@@ -9,8 +9,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
+from tokswarm.traffic.json_text import json_text
 from tokswarm.traffic.mix import Mix
 from tokswarm.traffic.permutation import Permutation
 from tokswarm.traffic.plan import PromptSet, TokenFit
@@ -71,7 +70,7 @@ class OwnPrompts:
 
 def pack_prompts(class_index: int, prompts: Sequence[str], *, repeat: bool) -> PromptSet:
     """Each as it stands in JSON, where a line break is written as \\n."""
-    texts = b"\n".join(msgspec.json.encode(prompt)[1:-1] for prompt in prompts)
+    texts = b"\n".join(json_text(prompt) for prompt in prompts)
     return PromptSet(class_index=class_index, rows=len(prompts), texts=zlib.compress(texts), repeat=repeat)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-import msgspec
+from tokswarm.traffic.json_text import json_text
 
 POOL_FINE = 64_000_000
 """About 250,000 tokens, in the parts of `token_counts`. Longer texts run through the pool more than once."""
@@ -76,8 +76,3 @@ class _Cut:
         self.sizes = [len(piece) for piece in pieces]
         self.fine = paragraph.fine
         self.fine_of_all = sum(paragraph.fine)
-
-
-def json_text(text: str) -> bytes:
-    """A text as it stands between the quotes of JSON."""
-    return msgspec.json.encode(text)[1:-1]

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from tokswarm.traffic.corpus import TITLE_ENDS, TITLE_WORDS, Paragraph, parts
+from tokswarm.traffic.json_text import json_text
 from tokswarm.traffic.mix import Mix, Target
 from tokswarm.traffic.plan import TokenFit
-from tokswarm.traffic.pool import Counted, Pool, json_text
+from tokswarm.traffic.pool import Counted, Pool
 from tokswarm.traffic.seed import mixed_seed
 from tokswarm.traffic.token_counts import ENDS_TABLE, FINE, WORDS_TABLE, UnitCounts
 

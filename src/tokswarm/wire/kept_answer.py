@@ -115,11 +115,6 @@ class KeptResponsesAnswer(ResponsesAnswer):
 KeptAnswer = KeptChatAnswer | KeptResponsesAnswer
 
 
-def json_text(text: str) -> bytes:
-    """A text as it stands between the quotes of JSON."""
-    return msgspec.json.encode(text)[1:-1]
-
-
 def _pieces(bodies: list[bytes]) -> Iterator[list[bytes]]:
     """The events of these reads, EVENTS_PER_PIECE and a read's worth at a time."""
     splitter = EventSplitter()

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from tokswarm.measure.record import RequestRecord
+from tokswarm.traffic.json_text import json_text
 from tokswarm.traffic.session import Session
 from tokswarm.traffic.ticket import Ticket
 from tokswarm.wire.answer import Answer
 from tokswarm.wire.api import RequestWriter
 from tokswarm.wire.client import Call
 from tokswarm.wire.connection import SessionConnection
-from tokswarm.wire.kept_answer import KeptChatAnswer, KeptResponsesAnswer, json_text
+from tokswarm.wire.kept_answer import KeptChatAnswer, KeptResponsesAnswer
 
 
 class OpenSession:

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokswarm.traffic.json_text import json_text
 from tokswarm.wire.answer import LiveRow
-from tokswarm.wire.kept_answer import EVENTS_PER_PIECE, KeptChatAnswer, KeptResponsesAnswer, json_text
+from tokswarm.wire.kept_answer import EVENTS_PER_PIECE, KeptChatAnswer, KeptResponsesAnswer
 
 WORDS = ["Ein", ' "Satz"', " mit", "\n", "Ümläuten \\ 🙂", "."]
 
